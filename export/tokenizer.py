@@ -1,0 +1,151 @@
+"""Text files of an artifact: tokenizer.json from a folder or from GGUF metadata, and the facts the manifest states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from ..errors import CheckpointError, UnsupportedModelError, unknown_name
+from .checkpoint import read_json
+
+if TYPE_CHECKING:
+    from .gguf_checkpoint import GGUFCheckpoint
+
+_CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
+
+_LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _byte_level(*, use_regex: bool) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=use_regex)
+
+
+def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
+    """How text is split before merging, by llama.cpp's name for it (tokenizer.ggml.pre)."""
+    known: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
+        "gpt-2": lambda: _byte_level(use_regex=True),
+        "default": lambda: _byte_level(use_regex=True),
+        "smollm": lambda: pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), _byte_level(use_regex=True)]
+        ),
+        "llama-bpe": lambda: pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(_LLAMA3_SPLIT), "isolated"), _byte_level(use_regex=False)]
+        ),
+    }
+    if kind not in known:
+        raise UnsupportedModelError(f"the GGUF's tokenizer.ggml.pre: {unknown_name('pre-tokenizer', kind, known)}")
+    return known[kind]()
+
+
+def special_ids(value: Any) -> tuple[int, ...]:
+    """Token ids from a config value that may be absent, one id or a list. 0 is a valid id."""
+    items = value if isinstance(value, list) else [value]
+    return tuple(i for i in items if isinstance(i, int) and not isinstance(i, bool))
+
+
+class FolderTokenizer:
+    """The tokenizer files of a Hugging Face folder."""
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        self._folder = folder
+        self._vocab_size = vocab_size
+        config = folder / "tokenizer_config.json"
+        self._config: dict[str, Any] = read_json(config) if config.exists() else {}
+        self._json: str | None = None
+
+    def tokenizer_json(self) -> str:
+        if self._json is None:
+            path = self._folder / "tokenizer.json"
+            if not path.is_file():
+                raise CheckpointError(
+                    f"{path} is missing; only models with a fast tokenizer (tokenizer.json) can be exported."
+                )
+            self._json = path.read_text(encoding="utf-8")
+            self._tokenizer()
+        return self._json
+
+    def _tokenizer(self) -> Tokenizer:
+        try:
+            return Tokenizer.from_str(self.tokenizer_json())
+        except Exception as error:  # the tokenizers library raises plain Exception
+            raise CheckpointError(
+                f"{self._folder / 'tokenizer.json'} cannot be read by tokenizers ({error}); download it again."
+            ) from error
+
+    def chat_template(self) -> str | None:
+        path = self._folder / "chat_template.jinja"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        template = self._config.get("chat_template")
+        if isinstance(template, list):  # several named templates
+            template = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}.get("default")
+        return template if isinstance(template, str) else None
+
+    def generation_config(self) -> dict[str, Any]:
+        path = self._folder / "generation_config.json"
+        return read_json(path) if path.is_file() else {}
+
+    def eos_token_ids(self) -> tuple[int, ...]:
+        config = read_json(self._folder / "config.json")
+        ids = {*special_ids(config.get("eos_token_id")), *special_ids(self.generation_config().get("eos_token_id"))}
+        token = self._config.get("eos_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        named = self._tokenizer().token_to_id(token) if isinstance(token, str) else None
+        return tuple(sorted(i for i in ids | {named} if i is not None and 0 <= i < self._vocab_size))
+
+    def bos_token_id(self) -> int | None:
+        """What the tokenizer itself puts in front of a text."""
+        tokenizer = self._tokenizer()
+        with_special, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+        return with_special[0] if len(with_special) > len(without) and with_special[0] != without[0] else None
+
+
+class GGUFTokenizer:
+    """A byte-level BPE vocabulary carried by a GGUF."""
+
+    def __init__(self, checkpoint: GGUFCheckpoint) -> None:
+        self._checkpoint = checkpoint
+
+    def _field(self, key: str) -> Any:
+        return self._checkpoint.field(f"tokenizer.ggml.{key}")
+
+    def tokenizer_json(self) -> str:
+        """Raises: UnsupportedModelError for another kind of vocabulary, CheckpointError for an incomplete one."""
+        kind = self._field("model")
+        if kind != "gpt2":
+            raise UnsupportedModelError(
+                f"{self._checkpoint.path}: the tokenizer is of kind {kind!r}; only gpt2 (byte-level BPE) "
+                "vocabularies are read from GGUF so far. Export the Hugging Face folder instead."
+            )
+        tokens, merges, types = self._field("tokens"), self._field("merges"), self._field("token_type")
+        if not tokens or not merges:
+            raise CheckpointError(f"{self._checkpoint.path} has no tokenizer vocabulary or merges.")
+        pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+        tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=pairs))
+        tokenizer.pre_tokenizer = _pre_tokenizer(self._field("pre") or "default")
+        tokenizer.decoder = decoders.ByteLevel()
+        added = list(zip(tokens, types or [], strict=False))
+        tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in added if k == _CONTROL])
+        tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t, k in added if k == _USER_DEFINED])
+        return str(tokenizer.to_str())
+
+    def chat_template(self) -> str | None:
+        template = self._checkpoint.field("tokenizer.chat_template")
+        return template if isinstance(template, str) else None
+
+    def generation_config(self) -> dict[str, Any]:
+        return {"eos_token_id": list(self.eos_token_ids())}
+
+    def eos_token_ids(self) -> tuple[int, ...]:
+        ids = {i for key in ("eos_token_id", "eot_token_id") for i in special_ids(self._field(key))}
+        return tuple(sorted(ids))
+
+    def bos_token_id(self) -> int | None:
+        ids = special_ids(self._field("bos_token_id"))
+        return ids[0] if ids and self._field("add_bos_token") else None

@@ -1,0 +1,192 @@
+"""The artifact's manifest: typed, versioned, and the only thing exporter and runtime have in common.
+
+Standard library only. A manifest is untrusted input: everything is checked here, before anything is opened.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..errors import ArtifactError
+from .config import ModelConfig
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+WEIGHTS_NAME = "weights.bin"
+PAD_ROWS = 8
+"""Spare rows of rotary tables and KV buffers beyond the context, for the padding of exact passes."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How matrices are stored. ``bits`` 32 means float32; ``source`` says what they were before."""
+
+    bits: int
+    head_bits: int
+    block_size: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One block graph: sublayers ``start`` to ``stop - 1``, where 2i is layer i's attention and 2i+1 its MLP."""
+
+    graph: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The LM head, cut into hot and rest. Ranges are half-open intervals of token ids."""
+
+    hot_graph: str
+    rest_graph: str | None
+    hot_ranges: tuple[tuple[int, int], ...]
+    rest_ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFacts:
+    """``eos_token_ids`` is the union over all sources; ``bos_token_id`` is None where none is prepended."""
+
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One exported model. All paths are relative to the artifact's folder."""
+
+    format_version: int
+    name: str
+    target: str
+    precision: str
+    model: ModelConfig
+    quantization: Quantization
+    embed_graph: str
+    units: tuple[Unit, ...]
+    head: Head
+    exit_layers: tuple[int, ...]
+    tokenizer: TokenizerFacts
+    files: dict[str, FileFacts]
+    producer: dict[str, str]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Parse and check.
+
+        Raises:
+            ArtifactError: not JSON, another format version, or any field that does not hold together.
+        """
+        try:
+            data = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ArtifactError(f"{MANIFEST_NAME} is not valid JSON ({error}); export the model again.") from error
+        version = data.get("format_version") if isinstance(data, dict) else None
+        if version != FORMAT_VERSION:
+            raise ArtifactError(
+                f"{MANIFEST_NAME} has format version {version!r}, but this selfspec reads version {FORMAT_VERSION}; "
+                "install the selfspec that wrote it, or export the model again."
+            )
+        try:
+            manifest = _parse(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            detail = f"{type(error).__name__}: {error}"
+            raise ArtifactError(f"{MANIFEST_NAME} is damaged ({detail}); export the model again.") from error
+        _check(manifest)
+        return manifest
+
+
+def _parse(data: dict[str, Any]) -> Manifest:
+    head = data["head"]
+    return Manifest(
+        format_version=data["format_version"],
+        name=_text(data["name"]),
+        target=_text(data["target"]),
+        precision=_text(data["precision"]),
+        model=ModelConfig.from_dict(data["model"]),
+        quantization=Quantization(**data["quantization"]),
+        embed_graph=_text(data["embed_graph"]),
+        units=tuple(Unit(_text(u["graph"]), _count(u["start"]), _count(u["stop"])) for u in data["units"]),
+        head=Head(
+            hot_graph=_text(head["hot_graph"]),
+            rest_graph=None if head["rest_graph"] is None else _text(head["rest_graph"]),
+            hot_ranges=_ranges(head["hot_ranges"]),
+            rest_ranges=_ranges(head["rest_ranges"]),
+        ),
+        exit_layers=tuple(_count(k) for k in data["exit_layers"]),
+        tokenizer=TokenizerFacts(
+            eos_token_ids=tuple(_count(i) for i in data["tokenizer"]["eos_token_ids"]),
+            bos_token_id=None
+            if data["tokenizer"]["bos_token_id"] is None
+            else _count(data["tokenizer"]["bos_token_id"]),
+        ),
+        files={_text(k): FileFacts(_count(v["size"]), _text(v["sha256"])) for k, v in data["files"].items()},
+        producer={_text(k): _text(v) for k, v in data["producer"].items()},
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} where a text was expected")
+    return value
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError(f"{value!r} where a count was expected")
+    return value
+
+
+def _ranges(value: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((_count(a), _count(b)) for a, b in value)
+
+
+def _check(manifest: Manifest) -> None:
+    """Everything that must hold between fields."""
+
+    def demand(condition: bool, what: str) -> None:
+        if not condition:
+            raise ArtifactError(f"{MANIFEST_NAME} is damaged ({what}); export the model again.")
+
+    demand(manifest.target == "cpu", f"target {manifest.target!r} is not 'cpu'")
+    graphs = [manifest.embed_graph, *(u.graph for u in manifest.units), manifest.head.hot_graph]
+    graphs += [manifest.head.rest_graph] if manifest.head.rest_graph else []
+    for graph in [*graphs, WEIGHTS_NAME]:
+        demand(graph in manifest.files, f"{graph!r} is not among its files")
+    for path, facts in manifest.files.items():
+        pure = PurePosixPath(path)
+        inside = not pure.is_absolute() and ".." not in pure.parts and "\\" not in path and ":" not in path
+        demand(inside and path != "", f"path {path!r} leaves the folder")
+        demand(_SHA256.fullmatch(facts.sha256) is not None, f"sha256 of {path!r} is not one")
+    cuts = [0, *(u.stop for u in manifest.units)]
+    demand([u.start for u in manifest.units] == cuts[:-1], "block graphs leave gaps or overlap")
+    demand(all(a < b for a, b in itertools.pairwise(cuts)), "a block graph is empty")
+    demand(cuts[-1] == 2 * manifest.model.num_layers, "block graphs do not cover every layer")
+    demand(all(2 * k in cuts[1:-1] for k in manifest.exit_layers), "an exit layer is not a cut")
+    spans = sorted([*manifest.head.hot_ranges, *manifest.head.rest_ranges])
+    ends = [0, *(b for _, b in spans)]
+    demand([a for a, _ in spans] == ends[:-1] and all(a < b for a, b in spans), "head ranges leave gaps or overlap")
+    demand(ends[-1] == manifest.model.vocab_size, "head ranges do not cover the vocabulary")
+    demand(bool(manifest.head.hot_ranges), "there is no hot range")
+    demand((manifest.head.rest_graph is None) == (not manifest.head.rest_ranges), "head_rest and its ranges disagree")
+    ids = [*manifest.tokenizer.eos_token_ids]
+    ids += [] if manifest.tokenizer.bos_token_id is None else [manifest.tokenizer.bos_token_id]
+    demand(all(i < manifest.model.vocab_size for i in ids), "a special token id is beyond the vocabulary")

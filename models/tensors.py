@@ -1,0 +1,78 @@
+"""How a tensor lies in weights.bin, and which tensors a family needs. Knows no file format and no graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+FLOAT_BITS = 32
+ALIGNMENT = 64
+
+
+class Role(Enum):
+    """What a tensor is for, which decides how it may be stored."""
+
+    EMBEDDING = "embedding"  # gathered by row; also the LM head where the two are tied
+    HEAD = "head"
+    LINEAR = "linear"
+    VECTOR = "vector"  # norms and rotary tables: always float32
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor to store: ``parts`` are checkpoint names, stacked by rows. Matrices are [rows, cols] = [out, in]."""
+
+    name: str
+    parts: tuple[str, ...]
+    part_shapes: tuple[tuple[int, ...], ...]
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of bytes in weights.bin. ``dtype`` is 'float32' or 'uint8'."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        size = 4 if self.dtype == "float32" else 1
+        for dim in self.shape:
+            size *= dim
+        return size
+
+    def rows(self, start: int, stop: int) -> Segment:
+        stride = self.num_bytes // self.shape[0]
+        return replace(self, shape=(stop - start, *self.shape[1:]), offset=self.offset + start * stride)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor as stored: float32, or unsigned codes in blocks along the input dimension.
+
+    A weight is ``(code - zero_point) * scale``; without ``zero_points`` the zero point is ``2**(bits - 1)``.
+    ``codes`` holds two 4-bit codes a byte, the lower half first.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bits: int
+    codes: Segment
+    scales: Segment | None = None
+    zero_points: Segment | None = None
+    block_size: int = 0
+
+    def rows(self, start: int, stop: int) -> StoredTensor:
+        """The same matrix cut to rows ``start`` to ``stop - 1``; refers to the same bytes."""
+        if (start, stop) == (0, self.shape[0]):
+            return self
+        return replace(
+            self,
+            name=f"{self.name}[{start}:{stop}]",
+            shape=(stop - start, *self.shape[1:]),
+            codes=self.codes.rows(start, stop),
+            scales=None if self.scales is None else self.scales.rows(start, stop),
+            zero_points=None if self.zero_points is None else self.zero_points.rows(start, stop),
+        )

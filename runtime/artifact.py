@@ -1,0 +1,73 @@
+"""Opens an exported folder: the manifest, and every file it lists, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ArtifactError
+from ..models.manifest import MANIFEST_NAME, WEIGHTS_NAME, Manifest
+
+_MAX_MANIFEST_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """An opened artifact. ``digest`` is the sha256 of its manifest, which names every other file's."""
+
+    path: Path
+    manifest: Manifest
+    digest: str
+
+    def read(self, name: str) -> bytes:
+        """A small file, compared with the manifest's sha256.
+
+        Raises:
+            ArtifactError: it is not listed, or its bytes are not those that were exported.
+        """
+        facts = self.manifest.files.get(name)
+        if facts is None:
+            raise ArtifactError(f"{self.path} has no {name}; export the model again.")
+        data = (self.path / name).read_bytes()
+        if hashlib.sha256(data).hexdigest() != facts.sha256:
+            raise ArtifactError(f"{self.path / name} is not the file that was exported (sha256 differs); export again.")
+        return data
+
+    def has(self, name: str) -> bool:
+        return name in self.manifest.files
+
+
+def open_artifact(path: str | Path) -> Artifact:
+    """Open and validate.
+
+    Raises:
+        ArtifactError: the folder, its manifest or a file is missing or damaged, or the format is of another version.
+    """
+    folder = Path(path)
+    manifest_path = folder / MANIFEST_NAME
+    if not folder.exists():
+        raise ArtifactError(f"there is no artifact at {folder}; make one with: selfspec-export MODEL_ID {folder}")
+    if not folder.is_dir() or not manifest_path.is_file():
+        raise ArtifactError(f"{folder} is no artifact: it has no {MANIFEST_NAME}. selfspec-export makes artifacts.")
+    if manifest_path.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise ArtifactError(f"{manifest_path} is larger than any manifest; export the model again.")
+    raw = manifest_path.read_bytes()
+    try:
+        manifest = Manifest.from_json(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"{manifest_path} is not UTF-8 text ({error}); export the model again.") from error
+    for name, facts in manifest.files.items():
+        file = folder / name
+        if not file.is_file():
+            raise ArtifactError(f"{file} is missing; the manifest lists it. Copy the whole folder, or export again.")
+        if file.stat().st_size != facts.size:
+            raise ArtifactError(
+                f"{file} has {file.stat().st_size} bytes where the manifest says {facts.size}; "
+                "the copy is incomplete. Copy the folder again, or export again."
+            )
+    artifact = Artifact(folder, manifest, hashlib.sha256(raw).hexdigest())
+    for name in manifest.files:
+        if name != WEIGHTS_NAME:
+            artifact.read(name)
+    return artifact

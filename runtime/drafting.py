@@ -1,0 +1,76 @@
+"""Drafter names as users write them, and the drafters they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import UsageError, unknown_name
+from ..models.manifest import Manifest
+from .controller import AutoDrafter, best_exit
+from .drafters.base import MAX_DRAFT_TOKENS, Drafter, NoDrafter
+from .drafters.early_exit import DEFAULT_DRAFT_TOKENS as EARLY_EXIT_TOKENS
+from .drafters.early_exit import EarlyExit
+from .drafters.prompt_lookup import DEFAULT_DRAFT_TOKENS as LOOKUP_TOKENS
+from .drafters.prompt_lookup import PromptLookup
+from .profile import Profile
+
+DRAFTERS = ("none", "early-exit", "prompt-lookup", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """``--draft``, ``--exit-layer`` and ``--num-draft-tokens``; None where the user said nothing."""
+
+    name: str = "auto"
+    exit_layer: int | None = None
+    num_draft_tokens: int | None = None
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises: UsageError for an unknown drafter, an exit that does not exist, or an option without effect."""
+        if self.name not in DRAFTERS:
+            raise UsageError(unknown_name("drafter", self.name, DRAFTERS))
+        if self.exit_layer is not None:
+            known = ", ".join(map(str, manifest.exit_layers)) or "none"
+            if self.name != "early-exit":
+                raise UsageError(f"--exit-layer has no effect with --draft {self.name}; it goes with early-exit.")
+            if self.exit_layer not in manifest.exit_layers:
+                raise UsageError(
+                    f"--exit-layer {self.exit_layer}: this artifact has exits {known} of {manifest.model.num_layers} "
+                    "layers; export again with other --exit-layers to have others."
+                )
+        if self.name == "early-exit" and not manifest.exit_layers:
+            raise UsageError("this artifact has no exit layer to draft from; export it with --exit-layers.")
+        if self.num_draft_tokens is not None:
+            if self.name == "none":
+                raise UsageError("--num-draft-tokens has no effect with --draft none.")
+            if not 1 <= self.num_draft_tokens <= MAX_DRAFT_TOKENS:
+                raise UsageError(
+                    f"--num-draft-tokens {self.num_draft_tokens}: it must be between 1 and {MAX_DRAFT_TOKENS}; "
+                    "to draft nothing, use --draft none."
+                )
+
+
+def make_drafter(
+    options: DraftOptions, manifest: Manifest, measured: Callable[[], Profile], stored: Callable[[], Profile | None]
+) -> Drafter:
+    """The drafter that ``options``, already checked, ask for.
+
+    Args:
+        measured: the machine's profile, measured if need be.
+        stored: the same, but only if there is one already.
+    """
+    count = options.num_draft_tokens
+    if options.name == "none":
+        return NoDrafter()
+    if options.name == "prompt-lookup":
+        return PromptLookup(count or LOOKUP_TOKENS)
+    if options.name == "early-exit":
+        return EarlyExit(options.exit_layer or _default_exit(manifest, stored()), count or EARLY_EXIT_TOKENS)
+    return AutoDrafter(measured(), count or MAX_DRAFT_TOKENS)
+
+
+def _default_exit(manifest: Manifest, profile: Profile | None) -> int:
+    """The exit that a stored profile expects most of, else the deepest one."""
+    found = None if profile is None else best_exit(profile)
+    return manifest.exit_layers[-1] if found is None else found[0]

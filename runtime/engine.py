@@ -1,0 +1,85 @@
+"""The decode loop: rounds of draft, verify, commit. Token ids in, rounds out; it knows no text and no drafter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from .conversation import Conversation
+from .drafters.base import MAX_DRAFT_TOKENS, Draft, Drafter, Round
+from .sampling import Floats, Sampling, choose
+from .stack import Plan
+from .verify import Verdict, verify_matching, verify_sampled
+
+
+def decode(
+    conversation: Conversation,
+    logits: Floats,
+    drafter: Drafter,
+    sampling: Sampling,
+    max_new_tokens: int,
+    eos: frozenset[int],
+) -> Iterator[Round]:
+    """Generate from a prefilled conversation.
+
+    The first round is the prompt's own prediction, undrafted. Stops after an end-of-sequence token, after
+    ``max_new_tokens``, or where the context ends; tokens are committed to the conversation before they are yielded.
+
+    Args:
+        logits: [V], from :meth:`Conversation.prefill`.
+    """
+    room = conversation.config.context_length - len(conversation.tokens)
+    left = min(max_new_tokens, room)
+    if left <= 0:
+        return
+    first = choose(logits, sampling, len(conversation.tokens))
+    conversation.tokens.append(first)
+    yield Round((first,), 0, 0, 0.0)
+    left -= 1
+    stopped = first in eos
+    while left > 0 and not stopped:
+        started = time.perf_counter()
+        draft = drafter.propose(conversation, min(left - 1, MAX_DRAFT_TOKENS))
+        verdict = _verify(conversation, draft, sampling)
+        tokens, stopped = _until_stop(verdict.tokens, eos)
+        _commit(conversation, tokens)
+        accepted = min(verdict.num_accepted, len(tokens))
+        result = Round(tokens, len(draft.tokens), accepted, time.perf_counter() - started)
+        drafter.observe(result)
+        left -= len(tokens)
+        yield result
+
+
+def _verify(conversation: Conversation, draft: Draft, sampling: Sampling) -> Verdict:
+    logits = conversation.stack.logits(_target_hidden(conversation, draft))
+    position = len(conversation.tokens)
+    if draft.q is None or sampling.greedy:
+        return verify_matching(draft.tokens, logits, sampling, position)
+    return verify_sampled(draft.tokens, draft.q, logits, sampling, position)
+
+
+def _target_hidden(conversation: Conversation, draft: Draft) -> Floats:
+    """[γ + 1, d]: the full model's hidden states for the pending token and the drafted ones."""
+    stack, start = conversation.stack, conversation.kv.length
+    ids = np.asarray([conversation.tokens[-1], *draft.tokens], dtype=np.int64)
+    if draft.prefix is None:
+        return stack.run(conversation.full_plan, stack.embed(ids), start)
+    exit_layer, hidden = draft.prefix.exit_layer, draft.prefix.hidden
+    done = len(hidden)
+    rest = stack.run(Plan.layers(0, exit_layer), stack.embed(ids[done:]), start + done)
+    deep = Plan.layers(exit_layer, conversation.config.num_layers)
+    return stack.run(deep, np.concatenate([hidden, rest]), start)
+
+
+def _until_stop(tokens: tuple[int, ...], eos: frozenset[int]) -> tuple[tuple[int, ...], bool]:
+    for i, token in enumerate(tokens):
+        if token in eos:
+            return tokens[: i + 1], True
+    return tokens, False
+
+
+def _commit(conversation: Conversation, tokens: tuple[int, ...]) -> None:
+    conversation.kv.commit(len(tokens))  # the pending token's row and all but the last of the new ones'
+    conversation.tokens += tokens

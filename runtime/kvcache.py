@@ -1,0 +1,87 @@
+"""The KV cache: preallocated buffers and one integer. The only code that touches KV memory.
+
+Rows 0..length-1 hold committed tokens. Drafts write beyond ``length``; nobody reads those rows unless they are
+committed, so rollback is not moving anything. Buffers grow by doubling and keep their rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from ..errors import ContextLengthError
+from ..models.config import ModelConfig
+from ..models.manifest import PAD_ROWS
+
+INITIAL_ROWS = 2048
+
+Floats = NDArray[np.float32]
+
+
+class KVCache:
+    """One conversation's keys and values, [1, kv_heads, capacity + pad rows, head_dim] a layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self.length = 0
+        self.capacity = min(config.context_length, INITIAL_ROWS)
+        self.generation = 0
+        """Changes whenever the buffers are other memory: whoever bound them must bind them again."""
+        self._arrays = self._allocate()
+        self._values = [ort.OrtValue.ortvalue_from_numpy(a) for a in self._arrays]
+
+    def _allocate(self) -> list[Floats]:
+        shape = (1, self._config.num_kv_heads, self.capacity + PAD_ROWS, self._config.head_dim)
+        return [np.zeros(shape, dtype=np.float32) for _ in range(2 * self._config.num_layers)]
+
+    def key(self, layer: int) -> ort.OrtValue:
+        return self._values[2 * layer]
+
+    def value(self, layer: int) -> ort.OrtValue:
+        return self._values[2 * layer + 1]
+
+    def rows(self, layer: int) -> tuple[Floats, Floats]:
+        """Copies of the committed keys and values of a layer, each [kv_heads, length, head_dim]."""
+        key, value = (self._arrays[2 * layer + part][0, :, : self.length].copy() for part in (0, 1))
+        return key, value
+
+    def reserve(self, rows: int) -> None:
+        """Make sure that rows 0..rows-1 can be written; keeps committed rows.
+
+        Raises:
+            ContextLengthError: more rows than the context holds. Nothing was changed.
+        """
+        limit = self._config.context_length
+        if rows > limit:
+            raise ContextLengthError(f"{rows} tokens do not fit: the model's context holds {limit}.")
+        if rows <= self.capacity:
+            return
+        while self.capacity < rows:
+            self.capacity = min(2 * self.capacity, limit)
+        old = self._arrays
+        self._arrays = self._allocate()
+        for before, after in zip(old, self._arrays, strict=True):
+            after[:, :, : self.length] = before[:, :, : self.length]
+        self._values = [ort.OrtValue.ortvalue_from_numpy(a) for a in self._arrays]
+        self.generation += 1
+
+    def commit(self, rows: int) -> None:
+        """Count ``rows`` more rows, already written by every layer, as committed.
+
+        Raises:
+            ContextLengthError: they were never reserved.
+        """
+        if rows < 0 or self.length + rows > self.capacity:
+            raise ContextLengthError(f"{rows} rows cannot be committed at {self.length}: {self.capacity} are reserved.")
+        self.length += rows
+
+    def truncate(self, length: int) -> None:
+        """Forget every row from ``length`` on.
+
+        Raises:
+            ContextLengthError: ``length`` is negative or beyond the committed rows.
+        """
+        if not 0 <= length <= self.length:
+            raise ContextLengthError(f"the KV cache holds {self.length} rows and cannot be truncated to {length}.")
+        self.length = length

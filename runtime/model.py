@@ -1,0 +1,257 @@
+"""The public object: text in, text out. Immutable; each call makes a conversation of its own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import RuntimeSetupError, UsageError
+from .artifact import Artifact, open_artifact
+from .conversation import Conversation
+from .drafters.base import Drafter, Round
+from .drafting import DraftOptions, make_drafter
+from .engine import decode
+from .profile import PROBE_TEXT, Profile, load_profile, measure, store_profile
+from .sampling import Sampling
+from .sessions import Sessions
+from .stats import Stats
+from .text import Message, StreamDecoder, TextCodec
+
+DEFAULT_MAX_NEW_TOKENS = 256
+
+
+def notify_stderr(message: str) -> None:
+    """Where a model says what it is doing, unless told otherwise."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token. ``text`` may be empty: special tokens have none, and half a character waits."""
+
+    id: int
+    text: str
+    from_draft: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished answer. ``finish_reason``: 'stop' (end of sequence), 'length' (max_new_tokens) or 'context'."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    stats: Stats
+
+
+class TokenStream:
+    """Iterates over tokens as they are committed. Once exhausted, ``result`` is complete."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        prompt: list[int],
+        drafter: Drafter,
+        sampling: Sampling,
+        max_new_tokens: int,
+        codec: TextCodec,
+    ) -> None:
+        self.rounds: list[Round] = []
+        self._prompt_tokens = len(prompt)
+        self._tokens: list[Token] = []
+        self._ttft = 0.0
+        self._decode_seconds = 0.0
+        self._budget = min(max_new_tokens, conversation.config.context_length - len(prompt))
+        self._wanted = max_new_tokens
+        self._eos = codec.eos_token_ids
+        self._decoder = StreamDecoder(codec)
+        self._iterator = self._run(conversation, prompt, drafter, sampling)
+
+    def __iter__(self) -> Iterator[Token]:
+        return self
+
+    def __next__(self) -> Token:
+        return next(self._iterator)
+
+    def _run(
+        self, conversation: Conversation, prompt: list[int], drafter: Drafter, sampling: Sampling
+    ) -> Iterator[Token]:
+        started = time.perf_counter()
+        logits = conversation.prefill(prompt)
+        for result in decode(conversation, logits, drafter, sampling, self._wanted, self._eos):
+            now = time.perf_counter()
+            if not self.rounds:
+                self._ttft = now - started
+            self.rounds.append(result)
+            self._decode_seconds = now - started - self._ttft
+            for i, token_id in enumerate(result.tokens):
+                yield self._token(token_id, from_draft=i < result.num_accepted)
+
+    def _token(self, token_id: int, *, from_draft: bool) -> Token:
+        last = token_id in self._eos or len(self._tokens) + 1 == self._budget
+        text = self._decoder.push(token_id) + (self._decoder.finish() if last else "")
+        self._tokens.append(Token(token_id, text, from_draft))
+        return self._tokens[-1]
+
+    @property
+    def result(self) -> Generation:
+        """What was generated so far."""
+        if self._tokens and self._tokens[-1].id in self._eos:
+            reason = "stop"
+        else:
+            reason = "length" if self._budget == self._wanted else "context"
+        return Generation(
+            text="".join(t.text for t in self._tokens),
+            token_ids=tuple(t.id for t in self._tokens),
+            finish_reason=reason,
+            stats=Stats.of(self._prompt_tokens, self._ttft, self._decode_seconds, self.rounds),
+        )
+
+
+class Model:
+    """A loaded artifact. Made by :func:`load`."""
+
+    def __init__(self, artifact: Artifact, sessions: Sessions, notify: Callable[[str], None]) -> None:
+        self.artifact = artifact
+        self.sessions = sessions
+        self.codec = TextCodec(artifact)
+        self._notify = notify
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+        draft: str | Drafter = "auto",
+        exit_layer: int | None = None,
+        num_draft_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        exact: bool = False,
+    ) -> TokenStream:
+        """Generate token by token.
+
+        Args:
+            prompt: raw text; or ``messages``: a chat, put through the model's own template.
+            draft: 'none', 'early-exit', 'prompt-lookup' or 'auto', or a drafter of your own.
+            exit_layer: for 'early-exit'; by default the one that the stored profile favours, else the deepest.
+            num_draft_tokens: longest draft of a round.
+            temperature: 0 is greedy.
+            exact: pad every pass so that the output is the same, bit for bit, whatever drafts.
+
+        Raises:
+            UsageError: an argument cannot work.
+            ContextLengthError: the prompt is longer than the context.
+            RuntimeSetupError: ``exact`` is asked for where no row count makes kernels row-invariant.
+        """
+        if max_new_tokens < 0:
+            raise UsageError(f"--max-new-tokens {max_new_tokens}: it must be 0 or more.")
+        sampling = Sampling(temperature, top_p, seed)
+        ids = self._encode(prompt, messages)
+        drafter = draft if not isinstance(draft, str) else self._drafter(draft, exit_layer, num_draft_tokens)
+        conversation = Conversation(self.sessions, self.exact_rows() if exact else 1)
+        conversation.check_fits(len(ids))
+        return TokenStream(conversation, ids, drafter, sampling, max_new_tokens, self.codec)
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+        draft: str | Drafter = "auto",
+        exit_layer: int | None = None,
+        num_draft_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        exact: bool = False,
+    ) -> Generation:
+        """Generate to the end; arguments and errors as in :meth:`stream`."""
+        stream = self.stream(
+            prompt,
+            messages=messages,
+            max_new_tokens=max_new_tokens,
+            draft=draft,
+            exit_layer=exit_layer,
+            num_draft_tokens=num_draft_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            exact=exact,
+        )
+        for _ in stream:
+            pass
+        return stream.result
+
+    def profile(self, *, refresh: bool = False) -> Profile:
+        """This machine's profile: the stored one, or measured now (a few seconds) and stored.
+
+        Args:
+            refresh: measure even if one is stored.
+        """
+        found = None if refresh else self.stored_profile()
+        if found is not None:
+            return found
+        self._notify("measuring this model on this machine (once, up to 10 s) ...")
+        found = measure(self.sessions, self.codec.encode(PROBE_TEXT))
+        try:
+            store_profile(self.artifact, self.sessions.threads, found)
+        except OSError as error:
+            self._notify(f"warning: the profile cannot be kept ({error}); it will be measured again next time.")
+        return found
+
+    def stored_profile(self) -> Profile | None:
+        return load_profile(self.artifact, self.sessions.threads)
+
+    def exact_rows(self) -> int:
+        """Rows that ``exact`` pads every pass to.
+
+        Raises:
+            RuntimeSetupError: no row count up to 8 makes this machine's kernels row-invariant.
+        """
+        rows = self.profile().invariant_rows
+        if rows is None:
+            raise RuntimeSetupError(
+                "exact cannot be promised here: on this machine no row count up to 8 gives a row the same bits "
+                "whatever stands beside it. Run without exact, or export with another --precision."
+            )
+        return rows
+
+    def _drafter(self, name: str, exit_layer: int | None, num_draft_tokens: int | None) -> Drafter:
+        options = DraftOptions(name, exit_layer, num_draft_tokens)
+        options.check(self.artifact.manifest)
+        return make_drafter(options, self.artifact.manifest, self.profile, self.stored_profile)
+
+    def _encode(self, prompt: str | None, messages: Sequence[Message] | None) -> list[int]:
+        if (prompt is None) == (messages is None):
+            raise UsageError("give either a prompt or messages, and not both.")
+        if messages is not None:
+            if not messages:
+                raise UsageError("messages is empty; give at least one message.")
+            return self.codec.encode_chat(messages)
+        if not prompt:
+            raise UsageError("the prompt is empty; give at least one character of text.")
+        return self.codec.encode(prompt)
+
+
+def load(path: str | Path, *, threads: int | None = None, notify: Callable[[str], None] = notify_stderr) -> Model:
+    """Load an artifact made by ``selfspec-export``.
+
+    Args:
+        threads: of the process's one pool; by default the physical cores. Every model of a process shares it.
+        notify: told, in one sentence each, about measurements and warnings.
+
+    Raises:
+        ArtifactError: missing, damaged or of another format version.
+        UsageError, RuntimeSetupError: ``threads`` is below 1, or the process already runs with another number.
+    """
+    artifact = open_artifact(path)
+    sessions = Sessions(artifact, threads)
+    sessions.load_all()
+    return Model(artifact, sessions, notify)

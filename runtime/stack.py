@@ -1,0 +1,189 @@
+"""Runs the model's graphs. The only code that knows which graph covers which layers."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from ..errors import UsageError
+from ..models.manifest import PAD_ROWS, Unit
+from .kvcache import KVCache
+from .sessions import Sessions
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+_KEPT_ROWS = 32  # bindings for at most this many rows are kept; longer passes are prefill chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which sublayers to run, ascending: 2i is the attention of layer i, 2i+1 its MLP."""
+
+    sublayers: tuple[int, ...]
+
+    @classmethod
+    def layers(cls, start: int, stop: int) -> Plan:
+        """Whole layers ``start`` to ``stop - 1``."""
+        return cls(tuple(range(2 * start, 2 * stop)))
+
+
+class _Pass:
+    """One graph bound for a fixed number of rows: fill ``inputs``, run, read ``outputs``."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session = session
+        self._binding = session.io_binding()
+        self.arrays: dict[str, NDArray[np.generic]] = {}
+
+    def bind_input(self, name: str, array: NDArray[np.generic]) -> None:
+        self.arrays[name] = array  # the OrtValue aliases the array, which must outlive it
+        self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+
+    def bind_output(self, name: str, array: NDArray[np.generic]) -> None:
+        self.arrays[name] = array
+        self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
+
+    def bind_in_place(self, past: str, present: str, value: ort.OrtValue) -> None:
+        self._binding.bind_ortvalue_input(past, value)
+        self._binding.bind_ortvalue_output(present, value)
+
+    def run(self) -> None:
+        self._session.run_with_iobinding(self._binding)
+
+
+class Stack:
+    """The model's graphs over one conversation's KV cache and scratch.
+
+    ``min_rows`` pads every pass to that many rows, for machines whose kernels only treat rows alike from there on; the
+    padding follows the real rows, and nothing reads what it leaves behind. Returned hidden states are copies; returned
+    logits are valid until the next call.
+    """
+
+    def __init__(self, sessions: Sessions, kv: KVCache, min_rows: int = 1) -> None:
+        self._sessions = sessions
+        self._manifest = sessions.artifact.manifest
+        self._kv = kv
+        self._min_rows = min_rows
+        self._passes: dict[tuple[str, int], _Pass] = {}
+        self._generation = kv.generation
+        self._seqlens_k = np.zeros(1, dtype=np.int32)
+        self._total = np.zeros(1, dtype=np.int32)
+        self._routes: dict[Plan, tuple[Unit, ...]] = {}
+        self.hot_ids: Ids = np.concatenate([np.arange(a, b) for a, b in self._manifest.head.hot_ranges])
+        """Column of ``hot_logits`` → token id."""
+
+    def embed(self, ids: Ids) -> Floats:
+        """[n] token ids → [n, d]."""
+        bound = self._pass(self._manifest.embed_graph, self._rows(len(ids)))
+        bound.arrays["input_ids"][0, : len(ids)] = ids
+        bound.run()
+        return _rows_of(bound.arrays["hidden_out"], len(ids))
+
+    def run(self, plan: Plan, hidden: Floats, position: int) -> Floats:
+        """Run ``plan`` on rows at ``position``, ``position + 1``, ...; [n, d] → [n, d]. Writes their KV rows.
+
+        Raises:
+            ContextLengthError: the rows do not fit the context. Nothing was written.
+            UsageError: the plan splits a graph.
+        """
+        route = self._route(plan)
+        n = len(hidden)
+        rows = self._rows(n)
+        self._kv.reserve(position + n)
+        if self._generation != self._kv.generation:
+            self._passes.clear()
+            self._generation = self._kv.generation
+        self._seqlens_k[0], self._total[0] = position + rows - 1, position + rows
+        for unit in route:
+            bound = self._pass(unit.graph, rows)
+            bound.arrays["hidden"][0, :n] = hidden
+            bound.run()
+            hidden = bound.arrays["hidden_out"][0, :n]  # type: ignore[assignment]
+        return hidden.copy()
+
+    def hot_logits(self, hidden: Floats) -> Floats:
+        """[n, d] → [n, hot vocabulary size]; ``hot_ids`` maps columns to token ids."""
+        return self._head(hidden, [(self._manifest.head.hot_graph, self._hot_columns())], len(self.hot_ids))
+
+    def logits(self, hidden: Floats) -> Floats:
+        """[n, d] → [n, vocabulary size]."""
+        head = self._manifest.head
+        parts = [(head.hot_graph, head.hot_ranges)]
+        if head.rest_graph is not None:
+            parts.append((head.rest_graph, head.rest_ranges))
+        return self._head(hidden, parts, self._manifest.model.vocab_size)
+
+    def _head(self, hidden: Floats, parts: list[tuple[str, tuple[tuple[int, int], ...]]], width: int) -> Floats:
+        n = len(hidden)
+        logits = np.empty((n, width), dtype=np.float32)
+        for graph, columns in parts:
+            bound = self._pass(graph, self._rows(n))
+            bound.arrays["hidden"][0, :n] = hidden
+            bound.run()
+            for index, (start, stop) in enumerate(columns):
+                logits[:, start:stop] = bound.arrays[f"logits.{index}"][0, :n]
+        return logits
+
+    def _hot_columns(self) -> tuple[tuple[int, int], ...]:
+        edges = np.cumsum([0, *(b - a for a, b in self._manifest.head.hot_ranges)]).tolist()
+        return tuple(itertools.pairwise(edges))
+
+    def _rows(self, n: int) -> int:
+        return max(n, self._min_rows)
+
+    def _route(self, plan: Plan) -> tuple[Unit, ...]:
+        if plan not in self._routes:
+            wanted = set(plan.sublayers)
+            route = tuple(u for u in self._manifest.units if wanted.issuperset(range(u.start, u.stop)))
+            covered = {i for u in route for i in range(u.start, u.stop)}
+            if covered != wanted:
+                cuts = ", ".join(str(u.stop // 2) for u in self._manifest.units[:-1])
+                raise UsageError(
+                    f"sublayer {min(wanted - covered)} cannot run alone: this artifact is cut after layers {cuts}. "
+                    "Export with other --exit-layers, or with --blocks sublayer."
+                )
+            self._routes[plan] = route
+        return self._routes[plan]
+
+    def _pass(self, graph: str, rows: int) -> _Pass:
+        key = (graph, rows)
+        if key not in self._passes:
+            bound = self._bind(graph, rows)
+            if rows > _KEPT_ROWS:
+                return bound
+            self._passes[key] = bound
+        return self._passes[key]
+
+    def _bind(self, graph: str, rows: int) -> _Pass:
+        session = self._sessions.get(graph)
+        bound = _Pass(session)
+        for node in session.get_inputs():
+            if node.name.startswith("past_key_values."):
+                layer, part = node.name.split(".")[1:]
+                value = self._kv.key(int(layer)) if part == "key" else self._kv.value(int(layer))
+                bound.bind_in_place(node.name, f"present.{layer}.{part}", value)
+            elif node.name == "seqlens_k":
+                bound.bind_input(node.name, self._seqlens_k)
+            elif node.name == "total_sequence_length":
+                bound.bind_input(node.name, self._total)
+            elif node.name == "input_ids":
+                bound.bind_input(node.name, np.zeros((1, rows), dtype=np.int64))
+            else:
+                bound.bind_input(node.name, np.zeros((1, rows, node.shape[-1]), dtype=np.float32))
+        for node in session.get_outputs():
+            if not node.name.startswith("present."):
+                bound.bind_output(node.name, np.empty((1, rows, node.shape[-1]), dtype=np.float32))
+        return bound
+
+
+def _rows_of(array: NDArray[np.generic], n: int) -> Floats:
+    return np.array(array[0, :n], dtype=np.float32)
+
+
+MAX_MIN_ROWS = PAD_ROWS
+"""Largest ``min_rows``: KV buffers and rotary tables have that many spare rows."""

@@ -1,0 +1,77 @@
+"""What was measured while generating, and what the process weighs."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .drafters.base import Round
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """One generation. Seconds are wall-clock; ``decode_seconds`` excludes the prompt (TTFT)."""
+
+    prompt_tokens: int
+    generated_tokens: int
+    ttft_seconds: float
+    decode_seconds: float
+    rounds: int
+    drafted_tokens: int
+    accepted_tokens: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """After the first token."""
+        return (self.generated_tokens - 1) / self.decode_seconds if self.generated_tokens > 1 else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted ÷ drafted tokens."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        return (self.generated_tokens - 1) / self.rounds if self.rounds else 0.0
+
+    @classmethod
+    def of(cls, prompt_tokens: int, ttft_seconds: float, decode_seconds: float, rounds: Iterable[Round]) -> Stats:
+        """Sum up the rounds; the first is the prompt's own prediction and no draft-verify round."""
+        all_rounds = list(rounds)
+        return cls(
+            prompt_tokens=prompt_tokens,
+            generated_tokens=sum(len(r.tokens) for r in all_rounds),
+            ttft_seconds=ttft_seconds,
+            decode_seconds=decode_seconds,
+            rounds=max(0, len(all_rounds) - 1),
+            drafted_tokens=sum(r.num_drafted for r in all_rounds),
+            accepted_tokens=sum(r.num_accepted for r in all_rounds),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        derived = ("tokens_per_second", "acceptance_rate", "tokens_per_round")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
+
+def peak_rss_bytes() -> int:
+    """The process's largest resident size so far. getrusage counts bytes on macOS, KiB elsewhere."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak) if sys.platform == "darwin" else int(peak) * 1024
+
+
+def memory_bytes(field: str) -> int | None:
+    """'Pss' or 'RssAnon' of this process now; None where the kernel does not say (not Linux)."""
+    path = Path("/proc/self/status" if field == "RssAnon" else "/proc/self/smaps_rollup")
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    return None

@@ -1,0 +1,115 @@
+"""Token ids ↔ text: tokenizer, chat template in a sandbox, and decoding that never shows half a character."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from ..errors import ArtifactError, UsageError
+from .artifact import Artifact
+
+_REPLACEMENT = "\ufffd"
+_TEMPLATE = "chat_template.jinja"
+
+Message = Mapping[str, str]
+
+
+class TextCodec:
+    """Everything about text that an artifact carries."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        """Raises: ArtifactError when tokenizer or template cannot be read."""
+        facts = artifact.manifest.tokenizer
+        self.eos_token_ids = frozenset(facts.eos_token_ids)
+        self._bos = facts.bos_token_id
+        try:
+            self._tokenizer = Tokenizer.from_str(artifact.read("tokenizer.json").decode("utf-8"))
+        except ArtifactError:
+            raise
+        except Exception as error:  # the tokenizers library raises plain Exception
+            raise ArtifactError(f"{artifact.path}: tokenizer.json cannot be read ({error}); export again.") from error
+        self._template = _compile(artifact) if artifact.has(_TEMPLATE) else None
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str) -> list[int]:
+        """Raw text → ids, with the beginning-of-sequence token once where the model wants one."""
+        ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        if self._bos is not None and ids[:1] != [self._bos]:
+            ids.insert(0, self._bos)
+        return ids
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Messages → ids, through the model's chat template, ending where the assistant's answer begins.
+
+        Raises:
+            UsageError: the model has no template, or the template refuses these messages.
+        """
+        if self._template is None:
+            raise UsageError("this model has no chat template; pass raw text instead (prompt=..., or --raw).")
+        special = {"bos_token": self._token(self._bos), "eos_token": self._token(min(self.eos_token_ids, default=None))}
+        try:
+            text = self._template.render(messages=list(messages), add_generation_prompt=True, **special)
+        except jinja2.TemplateError as error:
+            raise UsageError(f"the model's chat template refuses these messages ({error}).") from error
+        return self.encode(text)
+
+    def _token(self, token_id: int | None) -> str:
+        return "" if token_id is None else self._tokenizer.id_to_token(token_id) or ""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Ids → text without special tokens."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _compile(artifact: Artifact) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    try:
+        return environment.from_string(artifact.read(_TEMPLATE).decode("utf-8"))
+    except (jinja2.TemplateError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{artifact.path / _TEMPLATE} is no usable template ({error}); export again.") from error
+
+
+def _raise_exception(message: str) -> Any:
+    raise jinja2.TemplateError(message)
+
+
+class StreamDecoder:
+    """Turns ids into text as they come; joined, the pieces equal the full decode.
+
+    Text is held back while it ends inside a character. Each piece is decoded together with the ids of the piece before,
+    because a tokenizer may treat the first token of a text differently.
+    """
+
+    def __init__(self, codec: TextCodec) -> None:
+        self._codec = codec
+        self._context: list[int] = []
+        self._pending: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        """The text that ``token_id`` completes; often its own, sometimes none."""
+        self._pending.append(token_id)
+        return self._take(final=False)
+
+    def finish(self) -> str:
+        """What is still held back, as it is."""
+        return self._take(final=True)
+
+    def _take(self, *, final: bool) -> str:
+        before = self._codec.decode(self._context)
+        text = self._codec.decode(self._context + self._pending)
+        if len(text) <= len(before) or (text.endswith(_REPLACEMENT) and not final):
+            return ""
+        self._context, self._pending = self._pending, []
+        return text[len(before) :]

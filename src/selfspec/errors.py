@@ -1,0 +1,46 @@
+"""Every error this library raises on purpose. Imports nothing of ours; the command line prints them and exits."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SelfSpecError(Exception):
+    """Base of all library errors. ``exit_code`` is what the command line exits with."""
+
+    exit_code = 1
+
+
+class UsageError(SelfSpecError):
+    """An option or argument that can never work, whatever the files contain."""
+
+    exit_code = 2
+
+
+class CheckpointError(SelfSpecError):
+    """The model to export is missing, damaged or incomplete."""
+
+
+class UnsupportedModelError(SelfSpecError):
+    """The model is readable, but uses something this version does not implement."""
+
+
+class ArtifactError(SelfSpecError):
+    """An exported folder is missing, damaged, or of an unknown format version."""
+
+
+class ContextLengthError(SelfSpecError):
+    """More tokens than the model's context holds."""
+
+
+class RuntimeSetupError(SelfSpecError):
+    """The process or machine cannot run the request as asked (threads, exactness)."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """One sentence for an unknown name: what was found, the nearest known one, and all known ones."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"unknown {kind} {name!r}: known are {', '.join(names)}.{hint}"
