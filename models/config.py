@@ -93,13 +93,13 @@ class ModelConfig:
 
 # Keys of a config.json that change nothing in the forward pass this project builds.
 _INERT_KEYS = frozenset(
-    "_name_or_path architectures model_type torch_dtype dtype transformers_version use_cache attention_dropout "
+    "architectures model_type torch_dtype dtype transformers_version use_cache attention_dropout "
     "initializer_range bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id is_llama_config "
-    "transformers.js_config rope_interleaved output_attentions output_hidden_states return_dict torchscript "
-    "auto_map task_specific_params problem_type finetuning_task id2label label2id prefix tokenizer_class "
+    "transformers.js_config output_attentions output_hidden_states return_dict torchscript "
+    "task_specific_params problem_type finetuning_task id2label label2id prefix tokenizer_class "
     "chunk_size_feed_forward is_decoder is_encoder_decoder begin_suppress_tokens suppress_tokens max_length "
     "min_length do_sample num_beams temperature top_k top_p unsloth_version unsloth_fixed "
-    "attn_implementation _attn_implementation_autoset resid_pdrop hidden_dropout".split()
+    "attn_implementation resid_pdrop hidden_dropout".split()
 )
 _LLAMA_KEYS = frozenset(
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
@@ -149,7 +149,11 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
     for key, neutral in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
         if data.get(key, neutral) != neutral:
             raise UnsupportedModelError(f"{where}: {key} = {data[key]!r} is not supported; only {neutral!r} is.")
-    unknown = [k for k in data if k not in _LLAMA_KEYS | _INERT_KEYS and data[k] not in (None, False, [], {})]
+    unknown = [
+        key
+        for key, value in data.items()
+        if key not in _LLAMA_KEYS | _INERT_KEYS and not key.startswith("_") and value not in (None, False, [], {})
+    ]
     if unknown:
         raise UnsupportedModelError(
             f"{where}: {', '.join(sorted(unknown))} may change what the model computes and is not supported."

@@ -6,6 +6,10 @@ committed, so rollback is not moving anything. Buffers grow by doubling and keep
 
 from __future__ import annotations
 
+import contextlib
+import math
+import mmap
+
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
@@ -32,8 +36,9 @@ class KVCache:
         self._values = [ort.OrtValue.ortvalue_from_numpy(a) for a in self._arrays]
 
     def _allocate(self) -> list[Floats]:
-        shape = (1, self._config.num_kv_heads, self.capacity + PAD_ROWS, self._config.head_dim)
-        return [np.zeros(shape, dtype=np.float32) for _ in range(2 * self._config.num_layers)]
+        heads, rows = self._config.num_kv_heads, self.capacity + PAD_ROWS
+        shape = (2 * self._config.num_layers, 1, heads, rows, self._config.head_dim)
+        return list(_untouched_zeros(shape))
 
     def key(self, layer: int) -> ort.OrtValue:
         return self._values[2 * layer]
@@ -85,3 +90,19 @@ class KVCache:
         if not 0 <= length <= self.length:
             raise ContextLengthError(f"the KV cache holds {self.length} rows and cannot be truncated to {length}.")
         self.length = length
+
+
+def _untouched_zeros(shape: tuple[int, ...]) -> Floats:
+    """Zeros of which only the pages that are written cost memory.
+
+    NumPy would ask for huge pages, and the first rows of every head, spread over the whole buffer, would then make all
+    of it resident.
+    """
+    size = 4 * math.prod(shape)
+    if not hasattr(mmap, "MAP_ANONYMOUS"):  # Windows
+        return np.zeros(shape, dtype=np.float32)
+    buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel built without huge pages has nothing to switch off
+            buffer.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(buffer, dtype=np.float32).reshape(shape)

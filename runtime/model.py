@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from ..errors import RuntimeSetupError, UsageError
 from .artifact import Artifact, open_artifact
@@ -45,6 +46,25 @@ class Generation:
     token_ids: tuple[int, ...]
     finish_reason: str
     stats: Stats
+
+
+class GenerationOptions(TypedDict, total=False):
+    """What :meth:`Model.stream` and :meth:`Model.generate` can be told.
+
+    ``max_new_tokens``: at most this many (256). ``draft``: 'auto', 'none', 'early-exit', 'prompt-lookup', or a drafter
+    of your own. ``exit_layer``: for 'early-exit'; by default the one that a stored profile favours, else the deepest.
+    ``num_draft_tokens``: longest draft of a round. ``temperature`` 0 (the default) is greedy; ``top_p`` and ``seed``
+    are for sampling. ``exact``: pad every pass so that the output is the same, bit for bit, whatever drafts.
+    """
+
+    max_new_tokens: int
+    draft: str | Drafter
+    exit_layer: int | None
+    num_draft_tokens: int | None
+    temperature: float
+    top_p: float
+    seed: int
+    exact: bool
 
 
 class TokenStream:
@@ -125,6 +145,38 @@ class Model:
         prompt: str | None = None,
         *,
         messages: Sequence[Message] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> TokenStream:
+        """Generate token by token.
+
+        Args:
+            prompt: raw text; or ``messages``: a chat, put through the model's own template.
+            options: see :class:`GenerationOptions`.
+
+        Raises:
+            UsageError: an argument cannot work.
+            ContextLengthError: the prompt is longer than the context.
+            RuntimeSetupError: ``exact`` is asked for where no row count makes kernels row-invariant.
+        """
+        return self.stream_ids(self._encode(prompt, messages), **options)
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Generation:
+        """Generate to the end; arguments and errors as in :meth:`stream`."""
+        stream = self.stream(prompt, messages=messages, **options)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def stream_ids(
+        self,
+        ids: Sequence[int],
+        *,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         draft: str | Drafter = "auto",
         exit_layer: int | None = None,
@@ -134,60 +186,17 @@ class Model:
         seed: int = 0,
         exact: bool = False,
     ) -> TokenStream:
-        """Generate token by token.
-
-        Args:
-            prompt: raw text; or ``messages``: a chat, put through the model's own template.
-            draft: 'none', 'early-exit', 'prompt-lookup' or 'auto', or a drafter of your own.
-            exit_layer: for 'early-exit'; by default the one that the stored profile favours, else the deepest.
-            num_draft_tokens: longest draft of a round.
-            temperature: 0 is greedy.
-            exact: pad every pass so that the output is the same, bit for bit, whatever drafts.
-
-        Raises:
-            UsageError: an argument cannot work.
-            ContextLengthError: the prompt is longer than the context.
-            RuntimeSetupError: ``exact`` is asked for where no row count makes kernels row-invariant.
-        """
+        """:meth:`stream` from token ids as they are."""
         if max_new_tokens < 0:
             raise UsageError(f"--max-new-tokens {max_new_tokens}: it must be 0 or more.")
+        vocab = self.artifact.manifest.model.vocab_size
+        if any(not 0 <= token < vocab for token in ids):
+            raise UsageError(f"a prompt token id is outside the vocabulary of {vocab}.")
         sampling = Sampling(temperature, top_p, seed)
-        ids = self._encode(prompt, messages)
         drafter = draft if not isinstance(draft, str) else self._drafter(draft, exit_layer, num_draft_tokens)
         conversation = Conversation(self.sessions, self.exact_rows() if exact else 1)
         conversation.check_fits(len(ids))
-        return TokenStream(conversation, ids, drafter, sampling, max_new_tokens, self.codec)
-
-    def generate(
-        self,
-        prompt: str | None = None,
-        *,
-        messages: Sequence[Message] | None = None,
-        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
-        draft: str | Drafter = "auto",
-        exit_layer: int | None = None,
-        num_draft_tokens: int | None = None,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        exact: bool = False,
-    ) -> Generation:
-        """Generate to the end; arguments and errors as in :meth:`stream`."""
-        stream = self.stream(
-            prompt,
-            messages=messages,
-            max_new_tokens=max_new_tokens,
-            draft=draft,
-            exit_layer=exit_layer,
-            num_draft_tokens=num_draft_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            seed=seed,
-            exact=exact,
-        )
-        for _ in stream:
-            pass
-        return stream.result
+        return TokenStream(conversation, list(ids), drafter, sampling, max_new_tokens, self.codec)
 
     def profile(self, *, refresh: bool = False) -> Profile:
         """This machine's profile: the stored one, or measured now (a few seconds) and stored.

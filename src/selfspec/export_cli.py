@@ -1,0 +1,130 @@
+"""``selfspec-export``: the command line of the exporter."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import __version__
+from .cli import Parser, run_command
+from .errors import SelfSpecError
+
+if TYPE_CHECKING:
+    from .export.artifact import ExportReport
+    from .models.tensors import TensorSpec
+
+_NEEDED = ("onnx_ir", "gguf", "safetensors", "ml_dtypes", "huggingface_hub", "tqdm")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    args = _parser().parse_args(argv)
+    return run_command(lambda: _export(args), "selfspec-export")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="selfspec-export",
+        description="Split a model into ONNX graphs per layer block, over one weights file.",
+    )
+    parser.add_argument("model_id", metavar="MODEL_ID", help="a model folder, a .gguf, a hub id, or smollm2-135m")
+    parser.add_argument("output", metavar="OUTPUT", nargs="?", help="folder to make (default: ./NAME-PRECISION)")
+    parser.add_argument("--precision", default="int4", help="fp32, int8 or int4 (default: int4)")
+    parser.add_argument("--quant-block-size", type=int, default=32, metavar="N", help="weights per scale (default: 32)")
+    parser.add_argument(
+        "--exit-layers", type=_layers, metavar="K,K,...",
+        help="where drafts may leave and blocks are cut (default: 1/2, 2/3, 3/4 and 5/6 of the layers)",
+    )  # fmt: skip
+    parser.add_argument("--blocks", default="exits", help="cut at the exits, or at every sublayer: exits, sublayer")
+    parser.add_argument(
+        "--hot-vocab", type=int, metavar="N",
+        help="token ids that a draft's short head scores (default: a third of the vocabulary, at most 16384)",
+    )  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="replace an artifact that is there already")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare every block with PyTorch afterwards (needs selfspec[reference])"
+    )
+    parser.add_argument("--version", action="version", version=f"selfspec {__version__}")
+    return parser
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of layer numbers such as 15,20") from None
+
+
+def _export(args: argparse.Namespace) -> None:
+    require_modules(_NEEDED, "selfspec[export]", "exporting")
+    if args.verify:
+        from . import verify
+
+        verify.require_reference()
+    from .export.artifact import ExportOptions, export_model
+    from .export.source import open_model
+
+    options = ExportOptions(
+        precision=args.precision,
+        block_size=args.quant_block_size,
+        exit_layers=args.exit_layers,
+        partition=args.blocks,
+        hot_vocab=args.hot_vocab,
+        force=args.force,
+    )
+    checkpoint, name = open_model(args.model_id)
+    output = Path(args.output or f"{name}-{options.precision}")
+    report = export_model(checkpoint, name, output, options, progress_bar)
+    print_report(report)
+    if args.verify:
+        verify.verify_export(args.model_id, report.output)
+
+
+def require_modules(names: Iterable[str], extra: str, purpose: str) -> None:
+    """Raises: SelfSpecError with the install command when a module of ``extra`` is missing."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SelfSpecError(f"{purpose} needs {', '.join(missing)}; install it with: pip install '{extra}'")
+
+
+def progress_bar(specs: list[TensorSpec]) -> Iterable[TensorSpec]:
+    """The tensors, with a bar on stderr while they are stored."""
+    from tqdm import tqdm
+
+    bar: Iterable[TensorSpec] = tqdm(specs, desc="exporting", unit="tensor", file=sys.stderr, leave=False)
+    return bar
+
+
+def print_report(report: ExportReport) -> None:
+    """What was made, on stderr."""
+    from .export.artifact import LOW_COVERAGE
+
+    manifest = report.manifest
+    lines = [
+        (
+            f"wrote {report.output}: {manifest.files['weights.bin'].size / 1e6:.0f} MB of weights, "
+            f"{len(manifest.units)} blocks, exit layers {', '.join(map(str, manifest.exit_layers)) or 'none'}"
+        )
+    ]
+    if manifest.quantization.bits == 32:
+        lines.append(f"matrices as float32, from {manifest.quantization.source or 'the checkpoint'}")
+    else:
+        if report.exact:
+            lines.append(f"{_counts(report.exact)} carried over exactly")
+        if report.requantised:
+            lines.append(f"{_counts(report.requantised)} requantised to {manifest.precision}")
+    lines.append(f"the hot vocabulary covers {report.hot_coverage:.0%} of a sample text")
+    if report.hot_coverage < LOW_COVERAGE:
+        lines.append(f"warning: that is below {LOW_COVERAGE:.0%}, so drafts will often miss; try a larger --hot-vocab")
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def _counts(kinds: Counter[str]) -> str:
+    total = sum(kinds.values())
+    return f"{', '.join(sorted(kinds))} ({total} {'matrix' if total == 1 else 'matrices'})"

@@ -1,0 +1,105 @@
+"""The independent reference: the model as Hugging Face runs it, in PyTorch and float32. Needs selfspec[reference]."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .models.config import ModelConfig
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+
+class Reference:
+    """A Hugging Face causal LM whose hidden states can be looked at between sublayers."""
+
+    def __init__(self, path: Path, config: ModelConfig) -> None:
+        """Load the model folder or .gguf at ``path``."""
+        import torch
+        from optimum.exporters.tasks import TasksManager
+
+        gguf = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
+        folder = path.parent if gguf else path
+        logging.getLogger("transformers").setLevel(logging.ERROR)
+        self._config = config
+        self._model: Any = TasksManager.get_model_from_task(
+            "text-generation", folder, framework="pt", library_name="transformers", torch_dtype=torch.float32, **gguf
+        ).eval()
+
+    def replace_linears(self, matrices: Iterable[tuple[str, Floats]]) -> None:
+        """Put other weights in; fused matrices are split again, slices of a head written where they belong."""
+        import torch
+
+        parameters = dict(self._model.named_parameters(remove_duplicate=False))
+        head = self._untied_head()
+        with torch.no_grad():
+            for name, matrix in matrices:
+                base, _, part = name.partition("[")
+                if base in ("model.embed_tokens.weight", "lm_head.weight"):
+                    start = int(part.split(":")[0]) if part else 0
+                    head[start : start + len(matrix)] = torch.from_numpy(matrix)
+                    continue
+                for parameter, rows in self._parts(base, matrix):
+                    parameters[parameter].copy_(torch.from_numpy(np.ascontiguousarray(rows)))
+
+    def _untied_head(self) -> Any:
+        """The head's matrix, apart from the embedding, which keeps what it has."""
+        import torch
+
+        head, embedding = self._model.lm_head, self._model.model.embed_tokens
+        if head.weight is embedding.weight:
+            head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
+        return head.weight
+
+    def _parts(self, name: str, matrix: Floats) -> list[tuple[str, Floats]]:
+        c = self._config
+        q, kv, ff = c.num_attention_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.intermediate_size
+        for fused, parts in (
+            ("qkv_proj", (("q_proj", 0, q), ("k_proj", q, q + kv), ("v_proj", q + kv, q + 2 * kv))),
+            ("gate_up_proj", (("gate_proj", 0, ff), ("up_proj", ff, 2 * ff))),
+        ):
+            if fused in name:
+                return [(name.replace(fused, part), matrix[start:stop]) for part, start, stop in parts]
+        return [(name, matrix)]
+
+    def hidden_states(self, ids: Ids) -> tuple[list[Floats], Floats]:
+        """([2 L + 1] hidden states [T, d], logits [T, V]): entry s is the input of sublayer s, the last one the final
+        hidden state before the norm. Residual streams, never normed."""
+        import torch
+
+        layers, seen = self._model.model.layers, {}
+        hooks = []
+
+        def watch(module: Any, key: int) -> None:
+            def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                seen[key] = (args[0] if args else kwargs["hidden_states"]).detach()[0].numpy().copy()
+
+            hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+
+        for i, layer in enumerate(layers):
+            watch(layer, 2 * i)
+            watch(layer.post_attention_layernorm, 2 * i + 1)
+        watch(self._model.model.norm, 2 * len(layers))
+        with torch.no_grad():
+            logits = self._model(torch.from_numpy(ids[None])).logits[0].numpy()
+        for hook in hooks:
+            hook.remove()
+        return [seen[key] for key in range(2 * len(layers) + 1)], logits
+
+    def generate(self, ids: Ids, count: int) -> list[int]:
+        """Greedy continuation, ``count`` tokens, end-of-sequence ignored."""
+        import torch
+
+        self._model.generation_config.eos_token_id = None
+        prompt = torch.from_numpy(ids[None])
+        with torch.no_grad():
+            output = self._model.generate(
+                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, do_sample=False, pad_token_id=0
+            )
+        return [int(token) for token in output[0, len(ids) :]]

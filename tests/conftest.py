@@ -1,0 +1,289 @@
+"""Toy models that really run, made without torch, and a profile cache that is not the user's.
+
+Everything is seeded. All tests of a process share one thread: ONNX Runtime's pool is sized once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import settings
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from selfspec import Model, load
+from selfspec.export.artifact import ExportOptions, export_model
+from selfspec.export.source import open_model
+from selfspec.runtime.conversation import Conversation
+from selfspec.runtime.drafters.base import Drafter, Round
+from selfspec.runtime.engine import decode
+from selfspec.runtime.profile import PROBE_TEXT, invariant_rows
+from selfspec.runtime.sampling import Sampling
+
+Array = NDArray[Any]
+Weights = dict[str, NDArray[np.float32]]
+
+THREADS = 1
+GREEDY = Sampling()
+BOS, EOS = 0, 1
+PROMPT = "It is not the wind that worries me, it is not the wind that"
+
+settings.register_profile("selfspec", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("selfspec")
+
+
+@dataclass(frozen=True, slots=True)
+class ToySpec:
+    """A random Llama, wild enough that its greedy text varies and its exits sometimes agree with it."""
+
+    vocab: int = 320
+    hidden: int = 64
+    ff: int = 128
+    layers: int = 6
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    context: int = 256
+    tied: bool = False
+    rope_scaling: dict[str, Any] | None = None
+    seed: int = 0
+    attention: float = 1.5
+    """Scale of q and k: the larger, the more the text depends on single earlier tokens."""
+    late: float = 0.2
+    """How much the second half of the layers adds to the residual stream."""
+    head: float = 3.0
+    eos: int | list[int] | None = EOS
+    bos: bool = False
+    """Whether the tokenizer puts a beginning-of-sequence token in front of a text."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Further keys of config.json."""
+
+    def hf_config(self) -> dict[str, Any]:
+        return {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+            "vocab_size": self.vocab, "hidden_size": self.hidden, "intermediate_size": self.ff,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": self.context, "rope_theta": 10000.0, "rope_scaling": self.rope_scaling,
+            "tie_word_embeddings": self.tied, "attention_bias": False, "mlp_bias": False,
+            "bos_token_id": BOS, "eos_token_id": self.eos,
+        } | self.config  # fmt: skip
+
+
+def toy_weights(spec: ToySpec) -> Weights:
+    """Tensors under their Hugging Face names."""
+    rng = np.random.default_rng(spec.seed)
+
+    def matrix(rows: int, cols: int, scale: float) -> NDArray[np.float32]:
+        return np.asarray(rng.standard_normal((rows, cols)) * scale / np.sqrt(cols), dtype=np.float32)
+
+    def norm() -> NDArray[np.float32]:
+        return (1 + 0.2 * rng.standard_normal(spec.hidden)).astype(np.float32)
+
+    d, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    weights = {
+        "model.embed_tokens.weight": rng.standard_normal((spec.vocab, d)).astype(np.float32),
+        "model.norm.weight": norm(),
+    }
+    for i in range(spec.layers):
+        layer, gain = f"model.layers.{i}", 2.0 if i < spec.layers // 2 else 2 * spec.late
+        weights |= {
+            f"{layer}.input_layernorm.weight": norm(),
+            f"{layer}.post_attention_layernorm.weight": norm(),
+            f"{layer}.self_attn.q_proj.weight": matrix(q, d, spec.attention),
+            f"{layer}.self_attn.k_proj.weight": matrix(kv, d, spec.attention),
+            f"{layer}.self_attn.v_proj.weight": matrix(kv, d, 1),
+            f"{layer}.self_attn.o_proj.weight": matrix(d, q, gain),
+            f"{layer}.mlp.gate_proj.weight": matrix(spec.ff, d, 1),
+            f"{layer}.mlp.up_proj.weight": matrix(spec.ff, d, 1),
+            f"{layer}.mlp.down_proj.weight": matrix(d, spec.ff, gain),
+        }
+    if not spec.tied:
+        weights["lm_head.weight"] = matrix(spec.vocab, d, spec.head)
+    return weights
+
+
+def byte_tokenizer(vocab: int) -> Tokenizer:
+    """Byte-level BPE: two special tokens, 256 bytes, then merges learnt from a fixed text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|bos|>", "<|eos|>"], show_progress=False,
+    )  # fmt: skip
+    tokenizer.train_from_iterator([PROBE_TEXT], trainer)
+    return tokenizer
+
+
+def word_tokenizer(vocab: int) -> Tokenizer:
+    """For vocabularies smaller than the bytes: the words t0, t1, ..."""
+    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def write_checkpoint(
+    folder: Path, spec: ToySpec, *, dtype: str = "float32", shards: int = 1, chat_template: str | None = None
+) -> Path:
+    """A Hugging Face folder: config, tokenizer, generation config and one or more safetensors files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    weights: dict[str, Array] = {name: w.astype(kind) for name, w in toy_weights(spec).items()}
+    if shards == 1:
+        save_file(weights, folder / "model.safetensors")
+    else:
+        names = sorted(weights)
+        files = {name: f"model-{i % shards + 1:05d}-of-{shards:05d}.safetensors" for i, name in enumerate(names)}
+        for file in set(files.values()):
+            save_file({name: weights[name] for name in names if files[name] == file}, folder / file)
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (folder / "config.json").write_text(json.dumps(spec.hf_config()))
+    tokenizer = byte_tokenizer(spec.vocab) if spec.vocab >= 260 else word_tokenizer(spec.vocab)
+    if spec.bos:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", BOS)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    generation = {} if spec.eos is None else {"eos_token_id": spec.eos}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    if chat_template is not None:
+        (folder / "chat_template.jinja").write_text(chat_template)
+    return folder
+
+
+def export_checkpoint(source: Path, output: Path, **options: Any) -> Path:
+    checkpoint, name = open_model(str(source))
+    return export_model(checkpoint, name, output, ExportOptions(**options)).output
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one generation left behind."""
+
+    tokens: tuple[int, ...]
+    rounds: tuple[Round, ...]
+    conversation: Conversation
+
+    @property
+    def drafted(self) -> int:
+        return sum(r.num_drafted for r in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        return sum(r.num_accepted for r in self.rounds)
+
+
+class Toy:
+    """An exported toy model, loaded."""
+
+    def __init__(self, spec: ToySpec, checkpoint: Path, folder: Path) -> None:
+        self.spec = spec
+        self.checkpoint = checkpoint
+        self.folder = folder
+        self.notices: list[str] = []
+        self.model: Model = load(folder, threads=THREADS, notify=self.notices.append)
+
+    @cached_property
+    def rows(self) -> int:
+        """What ``exact`` pads to on this machine; tests of exactness make no sense where there is no such count."""
+        found = invariant_rows(self.model.sessions)
+        if found is None:
+            pytest.skip("no row count up to 8 is row-invariant on this machine")
+        return found
+
+    @cached_property
+    def prompt(self) -> list[int]:
+        if self.spec.vocab < 260:
+            return [i % self.spec.vocab for i in (3, 1, 4, 1, 5, 9, 2, 6)]
+        return self.model.codec.encode(PROMPT)
+
+    def conversation(self, *, exact: bool = True) -> Conversation:
+        return Conversation(self.model.sessions, self.rows if exact else 1)
+
+    def run(
+        self,
+        drafter: Drafter,
+        *,
+        prompt: Sequence[int] | None = None,
+        sampling: Sampling = GREEDY,
+        count: int = 64,
+        eos: frozenset[int] = frozenset(),
+        exact: bool = True,
+    ) -> Run:
+        """Generate with the engine itself, below all text."""
+        conversation = self.conversation(exact=exact)
+        logits = conversation.prefill(self.prompt if prompt is None else prompt)
+        rounds = tuple(decode(conversation, logits, drafter, sampling, count, eos))
+        return Run(tuple(t for r in rounds for t in r.tokens), rounds, conversation)
+
+
+ToyMaker = Callable[..., Toy]
+USUAL = ToySpec()
+MAIN: dict[str, Any] = {"exit_layers": (2, 4, 5), "hot_vocab": 256}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SELFSPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def make_toy(tmp_path_factory: pytest.TempPathFactory, _own_cache: None) -> ToyMaker:
+    """``make_toy(ToySpec(...), precision=...)``: made once a process and shared, so tests must not change it."""
+    made: dict[str, Toy] = {}
+
+    def make(spec: ToySpec = USUAL, *, chat_template: str | None = None, **options: Any) -> Toy:
+        key = repr((spec, chat_template, sorted(options.items())))
+        if key not in made:
+            root = tmp_path_factory.mktemp("toy")
+            source = write_checkpoint(root / "checkpoint", spec, chat_template=chat_template)
+            made[key] = Toy(spec, source, export_checkpoint(source, root / "artifact", **options))
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def fp32(make_toy: ToyMaker) -> Toy:
+    """The usual toy: six layers cut at 2, 4 and 5, in fp32."""
+    return make_toy(precision="fp32", **MAIN)
+
+
+@pytest.fixture(scope="session", params=["fp32", "int8", "int4"])
+def toy(request: pytest.FixtureRequest, make_toy: ToyMaker) -> Toy:
+    """The usual toy in every precision."""
+    return make_toy(precision=request.param, **MAIN)
+
+
+@pytest.fixture(scope="session")
+def tiny(make_toy: ToyMaker) -> Toy:
+    """Twelve tokens, two layers, one exit: every continuation can be enumerated."""
+    return make_toy(
+        ToySpec(vocab=12, hidden=32, ff=64, layers=2, heads=2, kv_heads=1, context=64, late=0.7, eos=None),
+        precision="fp32", exit_layers=(1,),
+    )  # fmt: skip
+
+
+class Tools:
+    """The helpers above, for tests that make their own checkpoints: test folders are no packages to import from."""
+
+    spec = ToySpec
+    weights = staticmethod(toy_weights)
+    write = staticmethod(write_checkpoint)
+    export = staticmethod(export_checkpoint)
+    byte_tokenizer = staticmethod(byte_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tools() -> Tools:
+    return Tools()

@@ -1,0 +1,69 @@
+"""SmolLM2 against Hugging Face's own implementation, block by block and token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from selfspec import Model
+from selfspec.export.source import open_model
+from selfspec.reference import Reference
+from selfspec.stored_weights import dequantized_linears
+from selfspec.verify import FLOAT_TOLERANCE, LOGIT_TOLERANCE, QUANTIZED_TOLERANCE, block_errors
+
+pytestmark = [pytest.mark.real, pytest.mark.reference, pytest.mark.slow]
+
+ModelOf = Callable[[str], Model]
+
+# Digits, code, emoji and Cyrillic; and no digit behind two blanks, where transformers' GGUF reader leaves the digit
+# splitting out that the model's own tokenizer does first.
+TEXT = """In 2024, x = 12345.678; def f(n): return n**2 + 0x1F  # комментарий: «Привет, мир!»
+	for i in range(10): print('naïve café', i)
+
+Emoji: 😀 👩‍🚀 🇺🇦 — 日本語 <|im_start|>user don't we'll  it's"""
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    checkpoint, _ = open_model("smollm2-135m")
+    return Reference(checkpoint.path, checkpoint.config)
+
+
+def test_float32_answers_with_the_same_200_tokens_as_hugging_face(real_model: ModelOf, reference: Reference) -> None:
+    """Would catch a wrong rotary base, row order, norm or head: anything that moves an argmax."""
+    model = real_model("fp32")
+    message = {"role": "user", "content": "Tell me about the history of lighthouses."}
+    ids = model.codec.encode_chat([message])
+    ours = tuple(token.id for token in model.stream_ids(ids, max_new_tokens=200, draft="none"))
+    assert len(ours) == 200
+    assert ours == tuple(reference.generate(np.asarray(ids), 200))
+
+
+def test_every_float32_block_equals_hugging_faces(real_model: ModelOf, reference: Reference) -> None:
+    errors, logits = block_errors(real_model("fp32"), reference)
+    assert max(max(e.prefill, e.stepwise) for e in errors) <= FLOAT_TOLERANCE
+    assert logits <= LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_quantised_blocks_compute_with_the_weights_they_store(
+    precision: str, real_model: ModelOf, reference: Reference, real_artifact: Callable[[str], Path]
+) -> None:
+    """Would catch a packing order, scale or zero point that the kernel reads differently from us."""
+    model = real_model(precision)
+    reference.replace_linears(dequantized_linears(real_artifact(precision), model.artifact.manifest))
+    errors, _ = block_errors(model, reference)
+    assert max(max(e.prefill, e.stepwise) for e in errors) <= QUANTIZED_TOLERANCE
+
+
+def test_the_tokenizer_made_from_gguf_agrees_with_transformers(real_model: ModelOf) -> None:
+    from transformers import AutoTokenizer
+
+    checkpoint, _ = open_model("smollm2-135m")
+    theirs = AutoTokenizer.from_pretrained(checkpoint.path.parent, gguf_file=checkpoint.path.name)
+    codec = real_model("int4").codec
+    assert codec.encode(TEXT) == theirs.encode(TEXT, add_special_tokens=False)
+    assert codec.decode(codec.encode(TEXT)) == TEXT.replace("<|im_start|>", "")
