@@ -1,72 +1,50 @@
-"""Drafters against plain decoding, per prompt category: one process, alternating, medians, time per token.
+"""Drafters against plain decoding, per prompt category: one process, alternating, medians of time per token.
 
-    python benchmarks/drafters.py ARTIFACT [--prompts FILE] [--draft prompt-lookup,auto] [--rounds 3] [--json OUT]
+python benchmarks/drafters.py ARTIFACT [--prompts FILE] [--draft prompt-lookup,auto] [--repeats 3]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-from collections import defaultdict
 from pathlib import Path
 
-from selfspec.prompts import CATEGORIES, Prompt, built_in_prompts, chosen, load_prompts
-from selfspec.runtime.model import Generation, Model, load
+from selfspec.comparison import PLAIN, Conditions, Contender
+from selfspec.prompts import CATEGORIES, built_in_prompts, chosen, load_prompts
+from selfspec.runtime.model import load
 from selfspec.runtime.profile import machine_key
-
-
-def measure(model: Model, prompt: Prompt, drafts: list[str], rounds: int, tokens: int) -> dict[str, Generation]:
-    """For each draft the generation of median time per token, of ``rounds`` alternating ones after a warm-up."""
-    runs: dict[str, list[Generation]] = {draft: [] for draft in drafts}
-    for index in range(rounds + 1):
-        for draft in drafts if index % 2 else reversed(drafts):
-            message = {"role": "user", "content": prompt.text}
-            result = model.generate(messages=[message], draft=draft, max_new_tokens=tokens)
-            if index:
-                runs[draft].append(result)
-    return {draft: sorted(results, key=per_token)[len(results) // 2] for draft, results in runs.items()}
-
-
-def per_token(result: Generation) -> float:
-    """Seconds per token after the first."""
-    return result.stats.decode_seconds / max(1, result.stats.generated_tokens - 1)
+from selfspec.timing import Timing, alternate, total
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("artifact", type=Path)
-    parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--prompts", type=Path, help="Spec-Bench's jsonl format (default: the built-in prompts)")
     parser.add_argument("--draft", default="prompt-lookup,auto")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     model = load(args.artifact, threads=args.threads)
-    drafts = ["none", *args.draft.split(",")]
-    prompts = chosen(load_prompts(args.prompts)) if args.prompts else built_in_prompts()
     model.profile()
-    results: dict[str, list[dict[str, Generation]]] = defaultdict(list)
-    for prompt in prompts:
-        results[prompt.category].append(measure(model, prompt, drafts, args.rounds, args.max_new_tokens))
-    rows = [row(name, results[name], drafts) for name in CATEGORIES if results[name]]
-    rows.append(row("all", [r for group in results.values() for r in group], drafts))
-    print(f"{args.artifact.name}, {machine_key(model.sessions.threads)}")
-    for line in rows:
-        print("  ".join(f"{key}: {value:.3f}" if isinstance(value, float) else f"{value:14}" for key, value in line.items()))
-    if args.json:
-        args.json.write_text(json.dumps({"machine": machine_key(model.sessions.threads), "rows": rows}, indent=1))
+    contenders = [PLAIN, *(Contender(name, name) for name in args.draft.split(","))]
+    prompts = chosen(load_prompts(args.prompts)) if args.prompts else built_in_prompts()
+    conditions = Conditions(args.max_new_tokens)
+    timings = {p: alternate(model, p, conditions, contenders, args.repeats) for p in prompts}
+    print(f"{args.artifact.name}: {len(prompts)} prompts, {machine_key(model.sessions.threads)}")
+    print(
+        f"{'category':16} {'plain tok/s':>11}"
+        + "".join(f"  {c.name + ' ×':>16} {'tokens/round':>12}" for c in contenders[1:])
+    )
+    for category in (*CATEGORIES, "all"):
+        group = [t for p, t in timings.items() if category in (p.category, "all")]
+        if group:
+            print_row(category, [total(list(column)) for column in zip(*group, strict=True)])
 
 
-def row(category: str, group: list[dict[str, Generation]], drafts: list[str]) -> dict[str, str | float]:
-    """Speed-up = plain's time per token ÷ the draft's, each summed over the group's prompts."""
-    plain = sum(per_token(result["none"]) for result in group)
-    line: dict[str, str | float] = {"category": category, "plain tok/s": len(group) / plain}
-    for draft in drafts[1:]:
-        line[f"{draft} ×"] = plain / sum(per_token(result[draft]) for result in group)
-        line[f"{draft} tokens/round"] = statistics.fmean(result[draft].stats.tokens_per_round for result in group)
-    return line
+def print_row(label: str, columns: list[Timing]) -> None:
+    plain, *drafted = columns
+    cells = (f"  {plain.seconds / t.seconds:16.3f} {t.tokens_per_round:12.2f}" for t in drafted)
+    print(f"{label:16} {plain.tokens_per_second:11.1f}" + "".join(cells), flush=True)
 
 
 if __name__ == "__main__":

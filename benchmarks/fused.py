@@ -1,6 +1,6 @@
-"""Plain decoding through the artifact's block graphs against the same nodes in one fused graph. One process, alternating.
+"""Plain decoding through the artifact's block graphs against the same nodes in one graph; alternating, one process.
 
-    python benchmarks/fused.py ARTIFACT [--threads N] [--steps 64] [--rounds 9]
+python benchmarks/fused.py ARTIFACT [--threads N] [--steps 64] [--rounds 9]
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def main() -> None:
     same = blocks_arm() == fused_arm()
     times = alternate({"blocks": blocks_arm, "fused": fused_arm}, args.rounds)
     blocks, whole = (median_ms(times[name]) / args.steps for name in ("blocks", "fused"))
-    print(f"blocks {blocks:.3f} ms/token, fused {whole:.3f} ms/token: blocks run at {whole / blocks:.3f} of fused speed")
+    print(
+        f"blocks {blocks:.3f} ms/token, fused {whole:.3f} ms/token: blocks run at {whole / blocks:.3f} of fused speed"
+    )
     print(f"same tokens: {'yes' if same else 'no'}; {model.sessions.threads} threads, ONNX Runtime {ort.__version__}")
 
 

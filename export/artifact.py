@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -90,6 +91,7 @@ def export_model(
         raise ArtifactError(f"{output} exists already; remove it, name another output, or pass --force to replace it.")
     if output.exists() and not (output / MANIFEST_NAME).is_file():
         raise ArtifactError(f"{output} exists and is no artifact, so --force does not replace it; name another output.")
+    missing = [parent for parent in (output.parent, *output.parent.parents) if not parent.exists()]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
@@ -98,10 +100,19 @@ def export_model(
             _publish(folder, output)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            if not output.exists():
+                _remove_empty(missing)
     except OSError as error:
         reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
         raise ArtifactError(f"{output} cannot be written ({reason}); nothing was left behind.") from error
     return report
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Undo what mkdir made, innermost first; a folder that someone else uses by now stays."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _publish(folder: Path, output: Path) -> None:

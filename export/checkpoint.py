@@ -70,6 +70,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
+def _shard_names(index: Path) -> list[str]:
+    """File names in a shard index, each a plain name: an index must not lead out of its folder."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise CheckpointError(f"{index} has no weight_map; download it again.")
+    names = list(weight_map.values())
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise CheckpointError(f"{index} names the shard {name!r}, which is not a file of this folder.")
+    return sorted(set(names))
+
+
 class SafetensorsCheckpoint:
     """A folder with config.json and one or more .safetensors files."""
 
@@ -91,7 +103,7 @@ class SafetensorsCheckpoint:
     def _weight_files(self) -> list[Path]:
         index = self.path / "model.safetensors.index.json"
         if index.exists():
-            names = sorted(set(read_json(index).get("weight_map", {}).values()))
+            names = _shard_names(index)
         elif (self.path / "model.safetensors").exists():
             names = ["model.safetensors"]
         else:
@@ -102,8 +114,6 @@ class SafetensorsCheckpoint:
             ) else ""  # fmt: skip
             raise CheckpointError(f"{self.path} has no .safetensors file to read weights from.{hint}")
         for name in names:
-            if not isinstance(name, str) or Path(name).name != name:
-                raise CheckpointError(f"{index} names the shard {name!r}, which is not a file of this folder.")
             if not (self.path / name).is_file():
                 raise CheckpointError(f"{self.path / name} is missing; the index lists it. Download it again.")
         return [self.path / name for name in names]

@@ -66,7 +66,10 @@ class FolderTokenizer:
                 raise CheckpointError(
                     f"{path} is missing; only models with a fast tokenizer (tokenizer.json) can be exported."
                 )
-            self._json = path.read_text(encoding="utf-8")
+            try:
+                self._json = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise CheckpointError(f"{path} is not UTF-8 text ({error}); download it again.") from error
             self._tokenizer()
         return self._json
 
@@ -127,7 +130,12 @@ class GGUFTokenizer:
         if not tokens or not merges:
             raise CheckpointError(f"{self._checkpoint.path} has no tokenizer vocabulary or merges.")
         pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-        tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=pairs))
+        try:
+            tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=pairs))
+        except Exception as error:  # the tokenizers library raises plain Exception
+            raise CheckpointError(
+                f"{self._checkpoint.path}: tokenizer vocabulary and merges do not fit ({error}); download it again."
+            ) from error
         tokenizer.pre_tokenizer = _pre_tokenizer(self._field("pre") or "default")
         tokenizer.decoder = decoders.ByteLevel()
         added = list(zip(tokens, types or [], strict=False))

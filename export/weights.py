@@ -169,4 +169,7 @@ def _chunks(spec: TensorSpec, source: Checkpoint) -> Iterator[Floats | Blocks]:
     for part, shape in zip(spec.parts, spec.part_shapes, strict=True):
         step = max(1, _CHUNK_ELEMENTS // (shape[1] if len(shape) > 1 else 1))
         for start in range(0, shape[0], step):
-            yield source.read(part, start, min(shape[0], start + step))
+            chunk = source.read(part, start, min(shape[0], start + step))
+            if not np.isfinite(chunk.scales if isinstance(chunk, Blocks) else chunk).all():
+                raise CheckpointError(f"the checkpoint's {part} holds values that are not finite; no model can use it.")
+            yield chunk

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import ArtifactError, CheckpointError, UnsupportedModelError, unknown_name
 
 SUPPORTED_MODEL_TYPES = ("llama",)
+MAX_LAYERS = 10_000  # far beyond any model; what a damaged file may say must not fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,11 @@ class RopeConfig:
     scaling: Llama3Scaling | None = None
     divisors: tuple[float, ...] | None = None
 
+    def __post_init__(self) -> None:
+        for value in (self.theta, *(self.divisors or ())):
+            if not isinstance(value, int | float) or not 0 < value < 1e30:
+                raise UnsupportedModelError(f"model config: rope uses {value!r}, where a positive number was expected.")
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -52,13 +58,16 @@ class ModelConfig:
     tie_word_embeddings: bool
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise UnsupportedModelError(f"model config: tie_word_embeddings is {self.tie_word_embeddings!r}.")
         for name in (
             "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_attention_heads",
             "num_kv_heads", "head_dim", "context_length",
         ):  # fmt: skip
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
-                raise UnsupportedModelError(f"model config: {name} is {value!r}; it must be a positive integer.")
+            limit = MAX_LAYERS if name == "num_layers" else 2**31 - 1
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= limit:
+                raise UnsupportedModelError(f"model config: {name} is {value!r}; it must be between 1 and {limit}.")
         if not (math.isfinite(self.rms_norm_eps) and self.rms_norm_eps > 0):
             raise UnsupportedModelError(f"model config: rms_norm_eps is {self.rms_norm_eps!r}; it must be positive.")
         if self.num_attention_heads % self.num_kv_heads:
@@ -87,7 +96,7 @@ class ModelConfig:
             rope["scaling"] = None if scaling is None else Llama3Scaling(**scaling)
             rope["divisors"] = None if divisors is None else tuple(float(x) for x in divisors)
             return cls(**{**data, "rope": RopeConfig(**rope)})
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, UnsupportedModelError) as error:
             raise ArtifactError(f"the manifest's model config is damaged ({error}); export the model again.") from error
 
 
@@ -189,6 +198,11 @@ def _rope_from_hf(data: Mapping[str, Any], where: str) -> RopeConfig:
     raw = data.get("rope_parameters") or data.get("rope_scaling") or {}
     if not isinstance(raw, Mapping):
         raise CheckpointError(f"{where}: rope settings are {raw!r}, where an object was expected.")
+    for source in (raw, data):
+        if source.get("partial_rotary_factor") not in (None, 1, 1.0):
+            raise UnsupportedModelError(
+                f"{where}: partial_rotary_factor = {source['partial_rotary_factor']!r} is not supported; only 1 is."
+            )
     theta = _number(raw.get("rope_theta") or data.get("rope_theta") or 10000.0, "rope_theta", where)
     kind = raw.get("rope_type") or raw.get("type") or "default"
     if kind == "default":
@@ -230,6 +244,8 @@ def from_gguf(
     scaling = data.get(f"{arch}.rope.scaling.type")
     if scaling not in (None, "none"):
         raise UnsupportedModelError(f"{where}: rope scaling {scaling!r} is not supported.")
+    if data.get(f"{arch}.rope.scale_linear") not in (None, 1, 1.0):
+        raise UnsupportedModelError(f"{where}: {arch}.rope.scale_linear is set, which is not supported.")
     for key in ("expert_count", "attention.sliding_window", "attn_logit_softcapping"):
         if data.get(f"{arch}.{key}"):
             raise UnsupportedModelError(f"{where}: {arch}.{key} is set, which is not supported.")

@@ -97,17 +97,17 @@ class Manifest:
         """
         try:
             data = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise ArtifactError(f"{MANIFEST_NAME} is not valid JSON ({error}); export the model again.") from error
         version = data.get("format_version") if isinstance(data, dict) else None
-        if version != FORMAT_VERSION:
+        if version != FORMAT_VERSION or isinstance(version, bool):
             raise ArtifactError(
                 f"{MANIFEST_NAME} has format version {version!r}, but this selfspec reads version {FORMAT_VERSION}; "
                 "install the selfspec that wrote it, or export the model again."
             )
         try:
             manifest = _parse(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             detail = f"{type(error).__name__}: {error}"
             raise ArtifactError(f"{MANIFEST_NAME} is damaged ({detail}); export the model again.") from error
         _check(manifest)
@@ -122,7 +122,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
         target=_text(data["target"]),
         precision=_text(data["precision"]),
         model=ModelConfig.from_dict(data["model"]),
-        quantization=Quantization(**data["quantization"]),
+        quantization=_quantization(data["quantization"]),
         embed_graph=_text(data["embed_graph"]),
         units=tuple(Unit(_text(u["graph"]), _count(u["start"]), _count(u["stop"])) for u in data["units"]),
         head=Head(
@@ -140,6 +140,12 @@ def _parse(data: dict[str, Any]) -> Manifest:
         ),
         files={_text(k): FileFacts(_count(v["size"]), _text(v["sha256"])) for k, v in data["files"].items()},
         producer={_text(k): _text(v) for k, v in data["producer"].items()},
+    )
+
+
+def _quantization(data: dict[str, Any]) -> Quantization:
+    return Quantization(
+        _count(data["bits"]), _count(data["head_bits"]), _count(data["block_size"]), _text(data["source"])
     )
 
 
@@ -181,6 +187,7 @@ def _check(manifest: Manifest) -> None:
     demand(all(a < b for a, b in itertools.pairwise(cuts)), "a block graph is empty")
     demand(cuts[-1] == 2 * manifest.model.num_layers, "block graphs do not cover every layer")
     demand(all(2 * k in cuts[1:-1] for k in manifest.exit_layers), "an exit layer is not a cut")
+    demand(list(manifest.exit_layers) == sorted(set(manifest.exit_layers)), "exit layers are out of order")
     spans = sorted([*manifest.head.hot_ranges, *manifest.head.rest_ranges])
     ends = [0, *(b for _, b in spans)]
     demand([a for a, _ in spans] == ends[:-1] and all(a < b for a, b in spans), "head ranges leave gaps or overlap")

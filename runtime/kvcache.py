@@ -52,7 +52,7 @@ class KVCache:
         return key, value
 
     def reserve(self, rows: int) -> None:
-        """Make sure that rows 0..rows-1 can be written; keeps committed rows.
+        """Make sure that rows 0..rows-1 can be written; keeps all rows, a running draft's included.
 
         Raises:
             ContextLengthError: more rows than the context holds. Nothing was changed.
@@ -67,7 +67,7 @@ class KVCache:
         old = self._arrays
         self._arrays = self._allocate()
         for before, after in zip(old, self._arrays, strict=True):
-            after[:, :, : self.length] = before[:, :, : self.length]
+            after[:, :, : before.shape[2]] = before
         self._values = [ort.OrtValue.ortvalue_from_numpy(a) for a in self._arrays]
         self.generation += 1
 

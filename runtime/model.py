@@ -189,6 +189,8 @@ class Model:
         """:meth:`stream` from token ids as they are."""
         if max_new_tokens < 0:
             raise UsageError(f"--max-new-tokens {max_new_tokens}: it must be 0 or more.")
+        if not ids:
+            raise UsageError("the prompt is empty; give at least one token.")
         vocab = self.artifact.manifest.model.vocab_size
         if any(not 0 <= token < vocab for token in ids):
             raise UsageError(f"a prompt token id is outside the vocabulary of {vocab}.")

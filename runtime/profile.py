@@ -77,6 +77,8 @@ class Profile:
         def table(key: str) -> dict[int, float]:
             return {int(k): float(v) for k, v in data[key].items()}
 
+        if not {"1", 1} & data["step_seconds"].keys():
+            raise ValueError("no one-row pass was measured")
         rows = data["invariant_rows"]
         return cls(
             table("step_seconds"), table("exit_seconds"), table("exit_agreement"), None if rows is None else int(rows)
@@ -120,8 +122,10 @@ def _stored(artifact: Artifact) -> dict[str, Any]:
         data = json.loads(_path(artifact).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    usable = isinstance(data, dict) and data.get("version") == PROFILE_VERSION and isinstance(data["machines"], dict)
-    return data["machines"] if usable else {}
+    if not isinstance(data, dict) or data.get("version") != PROFILE_VERSION:
+        return {}
+    machines = data.get("machines")
+    return machines if isinstance(machines, dict) else {}
 
 
 def load_profile(artifact: Artifact, threads: int) -> Profile | None:

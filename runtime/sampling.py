@@ -15,6 +15,9 @@ Floats = NDArray[np.float32]
 Probabilities = NDArray[np.float64]
 
 
+_GREEDY_BELOW = 1e-5  # dividing logits by less overflows, and nothing but the best token is left long before
+
+
 class Stream(IntEnum):
     """Independent uniforms of one position."""
 
@@ -42,13 +45,14 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        return self.temperature < _GREEDY_BELOW
 
 
 def distribution(logits: Floats, sampling: Sampling) -> Probabilities:
     """[V] logits → [V] probabilities: temperature, then the smallest set of tokens that reaches ``top_p``."""
-    scaled = logits.astype(np.float64) / sampling.temperature
-    probs: Probabilities = np.exp(scaled - scaled.max())
+    shifted = logits.astype(np.float64) - logits.max()
+    with np.errstate(over="ignore"):  # at a tiny temperature all but the best are minus infinity, and exp makes them 0
+        probs: Probabilities = np.exp(shifted / sampling.temperature)
     probs /= probs.sum()
     if sampling.top_p < 1:
         order = np.argsort(-probs, kind="stable")

@@ -27,7 +27,7 @@ class Stats:
     @property
     def tokens_per_second(self) -> float:
         """After the first token."""
-        return (self.generated_tokens - 1) / self.decode_seconds if self.generated_tokens > 1 else 0.0
+        return (self.generated_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
     @property
     def acceptance_rate(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -57,7 +58,7 @@ class TextCodec:
         special = {"bos_token": self._token(self._bos), "eos_token": self._token(min(self.eos_token_ids, default=None))}
         try:
             text = self._template.render(messages=list(messages), add_generation_prompt=True, **special)
-        except jinja2.TemplateError as error:
+        except Exception as error:  # a template is a stranger's program: it may raise anything
             raise UsageError(f"the model's chat template refuses these messages ({error}).") from error
         return self.encode(text)
 
@@ -74,11 +75,17 @@ def _compile(artifact: Artifact) -> jinja2.Template:
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals["raise_exception"] = _raise_exception
+    environment.filters["tojson"] = _to_json
     environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     try:
         return environment.from_string(artifact.read(_TEMPLATE).decode("utf-8"))
     except (jinja2.TemplateError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{artifact.path / _TEMPLATE} is no usable template ({error}); export again.") from error
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """As Hugging Face's environment has it: jinja2's own escapes for HTML, which a model was never trained on."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _raise_exception(message: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from selfspec.runtime.drafters.base import Drafter, Round
 from selfspec.runtime.engine import decode
 from selfspec.runtime.profile import PROBE_TEXT, invariant_rows
 from selfspec.runtime.sampling import Sampling
+from selfspec.runtime.threads import use_threads
 
 Array = NDArray[Any]
 Weights = dict[str, NDArray[np.float32]]
@@ -165,6 +167,55 @@ def export_checkpoint(source: Path, output: Path, **options: Any) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """An initialiser of an exported graph: where its bytes lie in weights.bin."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    length: int
+
+    def read(self, folder: Path) -> Array:
+        dtype = {"FLOAT": np.float32, "UINT8": np.uint8}[self.dtype]
+        data = (folder / "weights.bin").read_bytes()[self.offset : self.offset + self.length]
+        return np.frombuffer(data, dtype=dtype).reshape(self.shape)
+
+
+def stored_tensors(folder: Path) -> dict[tuple[str, str], Stored]:
+    """(graph, initialiser) → its place; fails on one that is inside its graph."""
+    found = {}
+    for path in sorted(folder.glob("graphs/*/*.onnx")):
+        for name, value in ir.load(path).graph.initializers.items():
+            tensor = value.const_value
+            assert isinstance(tensor, ir.ExternalTensor), f"{path.name} holds {name} itself"
+            assert tensor.location == "weights.bin"
+            assert tensor.offset is not None
+            assert tensor.length is not None
+            shape = tuple(int(n) for n in tensor.shape)  # type: ignore[arg-type]
+            found[path.stem, name] = Stored(tensor.dtype.name, shape, tensor.offset, tensor.length)
+    return found
+
+
+def dequantized(folder: Path, name: str, bits: int, block_size: int = 32) -> Array:
+    """A stored matrix as floats, read by this file's own rules: codes in blocks, lower half first."""
+    stored = {initializer: s for (_, initializer), s in stored_tensors(folder).items()}
+    scales = stored[f"{name}.scales"].read(folder)
+    rows, blocks = scales.shape
+
+    def codes_of(key: str, count: int) -> Array:
+        raw = stored[key].read(folder).reshape(rows, -1)
+        if bits == 4:
+            raw = np.stack([raw & 15, raw >> 4], axis=-1).reshape(rows, -1)
+        return raw[:, :count].astype(np.float32)
+
+    codes = codes_of(f"{name}.codes", blocks * block_size).reshape(rows, blocks, block_size)
+    explicit = f"{name}.zero_points" in stored
+    zeros = codes_of(f"{name}.zero_points", blocks) if explicit else np.full((rows, blocks), 2.0 ** (bits - 1))
+    result = (codes - zeros[..., None].astype(np.float32)) * scales[..., None]
+    return np.asarray(result.reshape(rows, -1), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """What one generation left behind."""
 
@@ -232,6 +283,7 @@ MAIN: dict[str, Any] = {"exit_layers": (2, 4, 5), "hot_vocab": 256}
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    use_threads(THREADS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SELFSPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -282,6 +334,8 @@ class Tools:
     write = staticmethod(write_checkpoint)
     export = staticmethod(export_checkpoint)
     byte_tokenizer = staticmethod(byte_tokenizer)
+    stored = staticmethod(stored_tensors)
+    dequantized = staticmethod(dequantized)
 
 
 @pytest.fixture(scope="session")

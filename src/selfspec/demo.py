@@ -1,0 +1,194 @@
+"""``make demo``: a real model exported into blocks, then the same prompts decoded plainly and self-speculatively.
+
+Prints for people: machine, export, one answer as it comes, a table of speeds per precision, and whether the drafted
+text is the plain text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import onnxruntime as ort
+
+from .artifacts import DEFAULT_FOLDER, ensure_artifact
+from .cli import Parser, run_command
+from .comparison import PLAIN, Conditions, Contender, answer, messages, parting
+from .prompts import Prompt, built_in_prompts, spread
+from .runtime.controller import best_exit
+from .runtime.model import Model, load
+from .runtime.profile import Profile, cpu_name
+from .runtime.threads import use_threads
+from .timing import Timing, alternate, total
+
+PRECISIONS = ("fp32", "int4")
+
+_PROG = "selfspec.demo"
+_WIDTH = 88
+_NUM_PROMPTS = 6  # one a category
+_NEW_TOKENS = 64
+_REPEATS = 3
+_FIRST_QUESTION = 7  # shown whole, before anything is timed
+_WHAT = f"""
+selfspec demo: a small language model drafts for itself. SmolLM2-135M is exported into blocks of
+layers, as {" and as ".join(PRECISIONS)}; then the same prompts are answered plainly, one token a pass, and with
+drafts: cheap guesses of several tokens that one pass of the full model checks at once.
+""".strip()
+
+_READING = """
+speed-up: plain's time per token divided by the draft's. accepted: drafted tokens that were right.
+prompt-lookup copies what followed the same words earlier, which costs nothing, but needs repetition.
+early-exit runs only the first layers of the same weights. That pays for models trained to exit early;
+SmolLM2-135M was not. auto weighs the costs measured here, and drafts only what promises to pay.
+Without --exact rows may round differently, so there the drafted texts may differ from plain ones.
+""".strip()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of ``python -m selfspec.demo``."""
+    parser = Parser(prog=_PROG, description="Export a real model, then decode plainly and self-speculatively.")
+    parser.add_argument(
+        "--artifacts", type=Path, default=DEFAULT_FOLDER, metavar="FOLDER", help="where exports are kept (artifacts)"
+    )
+    args = parser.parse_args(argv)
+    identical: list[bool] = []
+    code = run_command(lambda: identical.extend(_run(args)), _PROG)
+    return code or (0 if all(identical) else 1)
+
+
+def _run(args: argparse.Namespace) -> Iterator[bool]:
+    started = time.perf_counter()
+    _say(f"{_WHAT}\nmachine: {_machine()}")
+    _title("Export")
+    paths = {precision: ensure_artifact(args.artifacts, precision, _say) for precision in PRECISIONS}
+    prompts = built_in_prompts()
+    for precision, path in paths.items():
+        model = load(path, notify=_say)
+        if precision == PRECISIONS[0]:
+            _title(f"One answer, as it comes ({precision}, draft auto)")
+            _show_answer(model, next(p for p in prompts if p.question_id == _FIRST_QUESTION))
+        yield _compare(model, precision, spread(prompts, _NUM_PROMPTS))
+    _title("Reading the tables")
+    _say(_READING)
+    _title("What next")
+    _say(_next_steps(paths[PRECISIONS[-1]], time.perf_counter() - started))
+
+
+def _compare(model: Model, precision: str, prompts: Sequence[Prompt]) -> bool:
+    _title(
+        f"{precision}: {len(prompts)} prompts, {_NEW_TOKENS} new tokens at most, medians of {_REPEATS} alternating runs"
+    )
+    profile = model.profile()
+    contenders = [PLAIN, *_drafts(profile)]
+    _say(f"{_costs(model, profile)}\n")
+    _table(model, prompts, contenders)
+    return _report_identical(model, precision, prompts, contenders)
+
+
+def _drafts(profile: Profile) -> list[Contender]:
+    drafts = [Contender("prompt-lookup", "prompt-lookup"), Contender("auto", "auto")]
+    found = best_exit(profile)
+    if found is not None:
+        drafts.append(Contender(f"early-exit {found[0]}", "early-exit", found[0]))
+    return drafts
+
+
+def _costs(model: Model, profile: Profile) -> str:
+    text = (
+        f"A pass over one token takes {1000 * profile.step_seconds[1]:.1f} ms here; over four, "
+        f"{profile.verify_cost(4):.2f} times as long."
+    )
+    found = best_exit(profile)
+    if found is not None:
+        layers = model.artifact.manifest.model.num_layers
+        text += f" A draft through {found[0]} of {layers} layers costs {profile.draft_cost(found[0]):.2f} of a pass."
+    return textwrap.fill(text, _WIDTH)
+
+
+def _table(model: Model, prompts: Sequence[Prompt], contenders: Sequence[Contender]) -> None:
+    _say(f"{'prompt':15} {'draft':14} {'tok/s':>7} {'speed-up':>9} {'accepted':>9} {'tokens per round':>17}")
+    columns: list[list[Timing]] = [[] for _ in contenders]
+    for prompt in prompts:
+        timings = alternate(model, prompt, Conditions(_NEW_TOKENS), contenders, _REPEATS)
+        _print_timings(prompt.category, timings)
+        for column, timing in zip(columns, timings, strict=True):
+            column.append(timing)
+    _say("")
+    _print_timings("all prompts", [total(column) for column in columns])
+
+
+def _print_timings(label: str, timings: Sequence[Timing]) -> None:
+    plain = timings[0]
+    for i, timing in enumerate(timings):
+        speed_up = plain.seconds / timing.seconds if timing.seconds else 0.0
+        accepted = f"{timing.acceptance_rate:.0%}" if timing.drafted_tokens else "-"
+        _say(
+            f"{label if i == 0 else '':15} {timing.draft:14} {timing.tokens_per_second:7.1f} {speed_up:8.2f}x "
+            f"{accepted:>9} {timing.tokens_per_round:17.2f}"
+        )
+
+
+def _report_identical(model: Model, precision: str, prompts: Sequence[Prompt], contenders: Sequence[Contender]) -> bool:
+    """Under ``exact``: rows then have the same bits whatever stands beside them, so equal text can be demanded."""
+    exact = Conditions(_NEW_TOKENS, exact=True)
+    parted = []
+    for prompt in prompts:
+        plain = answer(model, prompt, exact)
+        drafted = [(c.name, parting(plain, answer(model, prompt, exact, c))) for c in contenders[1:]]
+        parted += [f"{prompt.category}, {name}: token {at}" for name, at in drafted if at is not None]
+    count = len(prompts) * (len(contenders) - 1)
+    _say(f"\n{precision} with --exact: {count - len(parted)} of {count} drafted answers equal plain's, token for token")
+    for where in parted:
+        _say(f"  parts from plain: {where}")
+    _say(f"identical: {'NO' if parted else 'yes'}")
+    return not parted
+
+
+def _show_answer(model: Model, prompt: Prompt) -> None:
+    _say(textwrap.indent("\n".join(textwrap.fill(line, _WIDTH - 2) for line in prompt.text.split("\n")), "> ") + "\n")
+    stream = model.stream(messages=messages(prompt), draft="auto")
+    column = 0
+    for token in stream:
+        text = token.text
+        if column + len(text) > _WIDTH and text.startswith(" "):
+            text = f"\n{text[1:]}"
+        column = len(text) - text.rfind("\n") - 1 if "\n" in text else column + len(text)
+        print(text, end="", flush=True)
+    stats = stream.result.stats
+    _say(
+        f"\n\n{stats.generated_tokens} tokens in {stats.rounds} passes, {stats.tokens_per_second:.1f} tok/s; "
+        f"{stats.accepted_tokens} of {stats.drafted_tokens} drafted tokens were right"
+    )
+
+
+def _next_steps(artifact: Path, seconds: float) -> str:
+    program = Path(sys.executable).with_name("selfspec")
+    command = os.path.relpath(program) if program.exists() else "selfspec"
+    return (
+        f"  {command} generate {artifact} -p 'Give me three tips for staying healthy.'\n"
+        f"  {command} profile {artifact}\n\n"
+        f"Done in {seconds:.0f} s."
+    )
+
+
+def _machine() -> str:
+    name = re.split(r" (?=avx|amx|asimd|sve|i8mm)", cpu_name())[0]
+    return f"{name}, {use_threads(None)} threads, ONNX Runtime {ort.__version__}"
+
+
+def _title(text: str) -> None:
+    _say(f"\n{text}\n{'-' * len(text)}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Alternating timings: who runs when, and how prompts are summed up. No model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from selfspec import timing
+from selfspec.comparison import PLAIN, Answer, Conditions, Contender
+from selfspec.prompts import Prompt
+from selfspec.runtime.drafters.base import Round
+from selfspec.runtime.stats import Stats
+from selfspec.timing import Timing, alternate, total
+
+PROMPT = Prompt(1, "qa", "x")
+LOOKUP = Contender("prompt-lookup", "prompt-lookup")
+SECONDS = {"none": [4.0, 9.0, 5.0], "prompt-lookup": [1.0, 2.0, 9.0]}
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Answers that took ``SECONDS``: plain has 11 tokens, prompt lookup 21."""
+    called: list[str] = []
+
+    def fake(model: Any, prompt: Prompt, conditions: Conditions, contender: Contender) -> Answer:
+        seconds = SECONDS[contender.name][called.count(contender.name)]
+        called.append(contender.name)
+        count = 11 if contender is PLAIN else 21
+        rounds = (Round((0,), 0, 0, 0.0), *[Round((0, 0), 1, 1, 0.0)] * (count // 2))
+        return Answer(prompt, (0,) * count, rounds, Stats.of(3, 0.1, seconds, rounds))
+
+    monkeypatch.setattr(timing, "answer", fake)
+    return called
+
+
+def _timings() -> list[Timing]:
+    model: Any = None
+    return alternate(model, PROMPT, Conditions(64), [PLAIN, LOOKUP], repeats=3)
+
+
+def test_contenders_take_turns_and_another_one_begins_each_time(order: list[str]) -> None:
+    _timings()
+    assert order == ["none", "prompt-lookup", "prompt-lookup", "none", "none", "prompt-lookup"]
+
+
+def test_time_is_compared_per_token_and_for_the_length_of_plains_answer(order: list[str]) -> None:
+    plain, lookup = _timings()
+    assert (plain.tokens, lookup.tokens) == (10, 10)
+    assert plain.seconds == pytest.approx(5.0)
+    assert lookup.seconds == pytest.approx(10 * 2.0 / 20)
+    assert (lookup.tokens_per_second, lookup.tokens_per_round, lookup.acceptance_rate) == (10.0, 2.0, 1.0)
+
+
+def test_a_total_adds_up_prompts() -> None:
+    parts = [Timing("auto", 10, 1.0, 5, 10, 8, 4), Timing("auto", 30, 1.0, 15, 30, 8, 6)]
+    assert total(parts) == Timing("auto", 40, 2.0, 20, 40, 16, 10)
+    assert total(parts).tokens_per_second == 20.0
+
+
+def test_nothing_decoded_divides_by_nothing() -> None:
+    empty = Timing("auto", 0, 0.0, 0, 0, 0, 0)
+    assert (empty.tokens_per_second, empty.acceptance_rate, empty.tokens_per_round) == (0.0, 0.0, 0.0)

@@ -1,0 +1,221 @@
+"""The manifest is untrusted input: what holds together survives a round trip, everything else is an ArtifactError."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfspec.errors import ArtifactError
+from selfspec.models.config import ModelConfig, RopeConfig
+from selfspec.models.manifest import (
+    FORMAT_VERSION,
+    WEIGHTS_NAME,
+    FileFacts,
+    Head,
+    Manifest,
+    Quantization,
+    TokenizerFacts,
+    Unit,
+)
+
+GRAPHS = ("embed", "block_000_001", "block_001_003", "head_hot", "head_rest")
+MANIFEST = Manifest(
+    format_version=FORMAT_VERSION, name="toy", target="cpu", precision="int4",
+    model=ModelConfig("llama", 32, 64, 96, 3, 4, 2, 16, 1e-5, 128, RopeConfig(1e4, divisors=(1.0,) * 8), False),
+    quantization=Quantization(4, 8, 32, "F32×3"),
+    embed_graph="graphs/cpu/embed.onnx",
+    units=(Unit("graphs/cpu/block_000_001.onnx", 0, 2), Unit("graphs/cpu/block_001_003.onnx", 2, 6)),
+    head=Head("graphs/cpu/head_hot.onnx", "graphs/cpu/head_rest.onnx", ((0, 10), (20, 24)), ((10, 20), (24, 32))),
+    exit_layers=(1,),
+    tokenizer=TokenizerFacts((1, 2), 0),
+    files={name: FileFacts(7, "0f" * 32) for name in (WEIGHTS_NAME, *(f"graphs/cpu/{g}.onnx" for g in GRAPHS))},
+    producer={"selfspec": "0.1.0"},
+)  # fmt: skip
+
+
+def good() -> dict[str, Any]:
+    return dict(json.loads(MANIFEST.to_json()))
+
+
+def test_a_manifest_survives_its_file() -> None:
+    """Tuples, nested values, None: what comes back must be the very same value."""
+    assert Manifest.from_json(MANIFEST.to_json()) == MANIFEST
+    assert Manifest.from_json(json.dumps(good())) == MANIFEST
+
+
+def test_a_manifest_is_text_that_people_can_read() -> None:
+    """Escaped letters in model names, one endless line."""
+    text = Manifest.from_json(MANIFEST.to_json().replace("toy", "spielzeug-größe")).to_json()
+    assert "spielzeug-größe" in text
+    assert text.endswith("}\n")
+    assert len(text.splitlines()) > 30
+
+
+def with_change(change: Callable[[dict[str, Any]], object]) -> str:
+    data = copy.deepcopy(good())
+    change(data)
+    return json.dumps(data)
+
+
+def unit(index: int, **changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda m: m["units"][index].update(changes)
+
+
+def head(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda m: m["head"].update(changes)
+
+
+def file(path: str, **facts: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda m: m["files"].update({path: {"size": 1, "sha256": "0" * 64} | facts})
+
+
+def field(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda m: m.update(changes)
+
+
+def special(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda m: m["tokenizer"].update(changes)
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "target": (field(target="cuda"), "target 'cuda'"),
+    "a graph that is not a file": (lambda m: m["files"].pop("graphs/cpu/head_rest.onnx"), "head_rest.onnx"),
+    "an embed graph that is not a file": (field(embed_graph="other.onnx"), "other.onnx"),
+    "no weights": (lambda m: m["files"].pop(WEIGHTS_NAME), "weights.bin"),
+    "path with ..": (file("graphs/../../x"), "leaves the folder"),
+    "absolute path": (file("/etc/passwd"), "leaves the folder"),
+    "windows path": (file("..\\x"), "leaves the folder"),
+    "drive": (file("C:x"), "leaves the folder"),
+    "empty path": (file(""), "leaves the folder"),
+    "short sha256": (file("x", sha256="abc"), "sha256 of 'x'"),
+    "sha256 in capitals": (file("x", sha256="A" * 64), "sha256 of 'x'"),
+    "sha256 with a newline": (file("x", sha256="0" * 64 + "\n"), "sha256 of 'x'"),
+    "negative size": (file("x", size=-1), "damaged"),
+    "gap between blocks": (unit(1, start=3), "gaps or overlap"),
+    "overlapping blocks": (unit(1, start=1), "gaps or overlap"),
+    "blocks that start late": (unit(0, start=1), "gaps or overlap"),
+    "empty block": (lambda m: m["units"].insert(1, m["units"][0] | {"start": 2}), "a block graph is empty"),
+    "blocks that end early": (unit(1, stop=5), "do not cover every layer"),
+    "blocks that end late": (unit(1, stop=8), "do not cover every layer"),
+    "no blocks": (field(units=[]), "do not cover every layer"),
+    "exit that is no cut": (field(exit_layers=[2]), "exit layer is not a cut"),
+    "exit at the end": (field(exit_layers=[3]), "exit layer is not a cut"),
+    "exit at the start": (field(exit_layers=[0]), "exit layer is not a cut"),
+    "exits out of order": (field(exit_layers=[1, 1]), "exit layer"),
+    "head gap": (head(hot_ranges=[[0, 9], [20, 24]]), "head ranges leave gaps or overlap"),
+    "head overlap": (head(hot_ranges=[[0, 11], [20, 24]]), "head ranges leave gaps or overlap"),
+    "head range reversed": (head(rest_ranges=[[20, 10], [24, 32]]), "head ranges"),
+    "head beyond the vocabulary": (head(rest_ranges=[[10, 20], [24, 33]]), "do not cover the vocabulary"),
+    "head short of the vocabulary": (head(rest_ranges=[[10, 20], [24, 31]]), "do not cover the vocabulary"),
+    "nothing hot": (head(hot_ranges=[], rest_ranges=[[0, 32]]), "no hot range"),
+    "rest without ranges": (head(hot_ranges=[[0, 32]], rest_ranges=[]), "head_rest and its ranges disagree"),
+    "ranges without rest": (head(rest_graph=None), "head_rest and its ranges disagree"),
+    "eos beyond the vocabulary": (special(eos_token_ids=[32]), "special token id"),
+    "bos beyond the vocabulary": (special(bos_token_id=32), "special token id"),
+    "negative eos": (special(eos_token_ids=[-1]), "damaged"),
+    "bits that are no number": (lambda m: m["quantization"].update(bits="four"), "damaged"),
+    "model config": (lambda m: m["model"].update(num_layers="three"), "model config"),
+    "model size": (lambda m: m["model"].update(vocab_size=-1), "."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_does_not_hold_together_is_refused(name: str) -> None:
+    """Every one of these would fail later and less clearly: in ONNX Runtime, in a wrong column, or not at all."""
+    change, named = BROKEN[name]
+    with pytest.raises(ArtifactError, match=named) as caught:
+        Manifest.from_json(with_change(change))
+    assert "export" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, None, "1", 1.5, True, [1]])
+def test_another_format_version_is_refused_with_both_versions(version: Any) -> None:
+    """Read as if it were ours. It comes before every other check: a newer format may look damaged to this version."""
+    for change in (field(format_version=version), lambda m: (m.clear(), m.update(format_version=version))):
+        with pytest.raises(ArtifactError, match=r"format version") as caught:
+            Manifest.from_json(with_change(change))
+        assert repr(version) in str(caught.value)
+        assert f"reads version {FORMAT_VERSION}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[" * 100_000, "nul", '{"format_version": 1}', "[]", "3", "null", '"x"', "1" * 5000, "NaN"]
+)
+def test_what_is_no_manifest_is_refused(text: str) -> None:
+    """RecursionError, or the limit on the digits of an integer, which is a plain ValueError."""
+    with pytest.raises(ArtifactError, match=r"manifest\.json"):
+        Manifest.from_json(text)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every path to a value below ``value``."""
+    found = [path] if path else []
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        found += places(child, (*path, key))
+    return found
+
+
+PLACES = places(good())
+ANYTHING: st.SearchStrategy[Any] = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 40), st.floats(), st.text(max_size=5), st.just(10**400),
+    st.just([]), st.just({}), st.lists(st.integers(0, 3), max_size=3), st.dictionaries(st.text(max_size=3), st.none()),
+    st.sampled_from(["../x", "/x", "weights.bin", "\x00", "\ud800", "int4", 2**63, -0.0]),
+)  # fmt: skip
+
+
+def put(data: Any, path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        data = data[key]
+    data[path[-1]] = value
+
+
+def drop(data: Any, path: tuple[Any, ...]) -> None:
+    for key in path[:-1]:
+        data = data[key]
+    del data[path[-1]]
+
+
+def accepted_or_refused(text: str) -> None:
+    try:
+        found = Manifest.from_json(text)
+    except ArtifactError:
+        return
+    assert Manifest.from_json(found.to_json()) == found or "NaN" in text
+
+
+@pytest.mark.parametrize("path", PLACES, ids=lambda p: ".".join(map(str, p)))
+def test_a_field_that_is_gone_is_an_artifact_error_or_optional(path: tuple[Any, ...]) -> None:
+    """KeyError out of a parser."""
+    data = good()
+    drop(data, path)
+    accepted_or_refused(json.dumps(data))
+
+
+@settings(max_examples=600)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), ANYTHING), min_size=1, max_size=3))
+def test_no_mutation_raises_anything_but_an_artifact_error(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    """A traceback for a file that came from elsewhere. What is accepted must be a value that can be written again."""
+    data = good()
+    for path, value in changes:
+        try:
+            put(data, path, value)
+        except (KeyError, IndexError, TypeError, AttributeError):
+            continue  # an earlier change took the place away
+    accepted_or_refused(json.dumps(data))
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=3))
+def test_no_flipped_bytes_raise_anything_but_an_artifact_error(position: int, junk: bytes) -> None:
+    """Damage below the level of JSON values."""
+    text = MANIFEST.to_json()
+    at = position % len(text)
+    accepted_or_refused(text[:at] + junk.decode("latin-1") + text[at + len(junk) :])

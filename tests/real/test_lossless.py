@@ -1,0 +1,48 @@
+"""Drafted text is plain text, token for token, on the real weights: four of the built-in prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from selfspec import Model, lossless
+from selfspec.comparison import exits
+from selfspec.prompts import Prompt, built_in_prompts
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+NEW_TOKENS = 20
+
+ArtifactOf = Callable[[str], Path]
+ModelOf = Callable[[str], Model]
+
+
+def _shortest(model: Model, count: int) -> tuple[Prompt, ...]:
+    return tuple(sorted(built_in_prompts(), key=lambda p: len(model.codec.encode(p.text)))[:count])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_four_built_in_prompts_are_lossless_with_every_drafter(real_model: ModelOf, precision: str) -> None:
+    model = real_model(precision)
+    rows = list(lossless.check_model(model, precision, _shortest(model, 4), NEW_TOKENS))
+    assert [row.failures for row in rows] == [()] * len(rows)
+    drafts = {row.draft for row in rows}
+    assert drafts == {*(c.name for c in exits(model)), "prompt-lookup", "auto", "all layers", "always wrong"}
+    assert all(row.prompts == 4 and row.tokens > NEW_TOKENS for row in rows)
+
+
+def test_the_command_uses_the_artifact_that_is_there_and_says_yes(
+    real_artifact: ArtifactOf, real_model: ModelOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (prompt,) = _shortest(real_model("int4"), 1)
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"question_id": 1, "category": prompt.category, "turns": [prompt.text]}))
+    folder = real_artifact("int4").parent
+    options = ["--precision", "int4", "--max-new-tokens", "8", "--artifacts", str(folder)]
+    assert lossless.main(["--prompts", str(path), *options]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[-1] == "lossless: yes"
+    assert "used as it is" in captured.err

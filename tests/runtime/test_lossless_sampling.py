@@ -1,0 +1,327 @@
+"""Sampled text has the full model's distribution, whatever drafts: chi-square over the joint of three tokens.
+
+The expected probabilities come from the toy model's own logits, every continuation enumerated. The bulk of the draws
+runs the real engine and the real drafters over a table of those logits; a smaller number runs the model itself and must
+give the same tokens, seed by seed. Verifiers and drafters that are biased on purpose must fail the same test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from selfspec.runtime import engine
+from selfspec.runtime.conversation import Conversation
+from selfspec.runtime.drafters.base import Draft, Drafter, NoDrafter, Round
+from selfspec.runtime.drafters.early_exit import EarlyExit
+from selfspec.runtime.engine import decode
+from selfspec.runtime.sampling import Floats, Probabilities, Sampling, Stream, choose, distribution, draw, uniform
+from selfspec.runtime.stack import Ids, Plan
+from selfspec.runtime.verify import Verdict, verify_sampled
+
+if TYPE_CHECKING:
+    from tests.conftest import Toy
+
+DRAWS = 20_000
+BIASED_DRAWS = 6_000  # enough to see these biases
+TOKENS = 3
+WHOLE, NUCLEUS = Sampling(1.0), Sampling(1.0, 0.8)
+MakeDrafter = Callable[[Sampling], Drafter]
+
+
+def chi_square_survival(value: float, degrees: int) -> float:
+    """Wilson and Hilferty's approximation of the upper tail."""
+    spread = 2 / (9 * degrees)
+    z = ((value / degrees) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+def p_value(observed: NDArray[np.int64], expected: Probabilities) -> float:
+    """Cells that expect fewer than five draws are pooled. A draw where none is possible has no excuse."""
+    if observed[expected == 0].sum():
+        return 0.0
+    counts = expected * observed.sum()
+    large = counts >= 5
+    found = np.append(observed[large], observed[~large].sum())
+    wanted = np.append(counts[large], counts[~large].sum())
+    if wanted[-1] < 5:
+        found, wanted = np.append(found[:-2], found[-2:].sum()), np.append(wanted[:-2], wanted[-2:].sum())
+    return chi_square_survival(float(((found - wanted) ** 2 / wanted).sum()), len(wanted) - 1)
+
+
+def test_the_survival_function_agrees_with_printed_tables() -> None:
+    """A wrong tail would let every biased verifier pass."""
+    for value, degrees, expected in (
+        (124.342, 100, 0.05),
+        (76.154, 50, 0.01),
+        (18.307, 10, 0.05),
+        (149.449, 100, 1e-3),
+    ):
+        assert chi_square_survival(value, degrees) == pytest.approx(expected, rel=0.02)
+
+
+class Table:
+    """The logits of every continuation of a prompt by up to two tokens, at the exit and at the end of the model."""
+
+    def __init__(self, toy: Toy) -> None:
+        self.toy = toy
+        self.prompt = toy.prompt
+        self.layers, self.vocab = toy.spec.layers, toy.spec.vocab
+        self.exit_logits: dict[tuple[int, ...], Floats] = {}
+        self.logits: dict[tuple[int, ...], Floats] = {}
+        conversation = toy.conversation()
+        self.logits[()] = conversation.prefill(self.prompt).copy()
+        stack, start = conversation.stack, len(self.prompt)
+        for tail in itertools.product(range(self.vocab), repeat=TOKENS - 1):
+            shallow = stack.run(Plan.layers(0, 1), stack.embed(np.asarray(tail)), start)
+            deep = stack.run(Plan.layers(1, self.layers), shallow, start)
+            for logits, hidden in ((self.exit_logits, shallow), (self.logits, deep)):
+                for i, row in enumerate(stack.logits(hidden)):
+                    logits[tail[: i + 1]] = row.copy()
+        self.hot_ids: Ids = stack.hot_ids
+
+    def joint(self, sampling: Sampling) -> Probabilities:
+        """[V ** 3] probabilities of the next three tokens, by enumeration."""
+        cells = np.zeros((self.vocab,) * TOKENS)
+        for first, p1 in enumerate(distribution(self.logits[()], sampling)):
+            for second, p2 in enumerate(distribution(self.logits[first,], sampling)):
+                cells[first, second] = p1 * p2 * distribution(self.logits[first, second], sampling)
+        return cells.reshape(-1)
+
+
+class TableStack:
+    """Stands in for Stack. A hidden state is (token, position, layers run); KV rows are the tokens written."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._rows: dict[int, int] = {}
+        self.hot_ids = table.hot_ids
+
+    def embed(self, ids: Ids) -> Floats:
+        return np.asarray([[i, 0, 0] for i in ids], dtype=np.float32).reshape(len(ids), 3)
+
+    def run(self, plan: Plan, hidden: Floats, position: int) -> Floats:
+        hidden = hidden.copy()
+        for i, row in enumerate(hidden):
+            if plan.sublayers[0] == 0:
+                self._rows[position + i] = int(row[0])
+            row[1] = position + i
+            row[2] = (plan.sublayers[-1] + 1) // 2
+        return hidden
+
+    def logits(self, hidden: Floats) -> Floats:
+        return np.asarray([self._row(int(position), int(depth)) for _, position, depth in hidden])
+
+    def hot_logits(self, hidden: Floats) -> Floats:
+        return self.logits(hidden)[:, self.hot_ids]
+
+    def _row(self, position: int, depth: int) -> Floats:
+        tail = tuple(self._rows[p] for p in range(len(self._table.prompt), position + 1))
+        return self._table.logits[tail] if depth == self._table.layers else self._table.exit_logits[tail]
+
+
+class TableConversation:
+    """Stands in for Conversation, prefilled."""
+
+    def __init__(self, table: Table) -> None:
+        self.config = SimpleNamespace(context_length=64, num_layers=table.layers, vocab_size=table.vocab, hidden_size=3)
+        self.full_plan = Plan.layers(0, table.layers)
+        self.tokens = list(table.prompt)
+        self.kv = SimpleNamespace(length=len(self.tokens), commit=self._commit)
+        self.stack = TableStack(table)
+
+    def _commit(self, rows: int) -> None:
+        self.kv.length += rows
+
+
+def table_tokens(table: Table, drafter: Drafter, sampling: Sampling) -> tuple[int, ...]:
+    conversation = cast(Conversation, TableConversation(table))
+    rounds = decode(conversation, table.logits[()], drafter, sampling, TOKENS, frozenset())
+    return tuple(t for r in rounds for t in r.tokens)
+
+
+def observe(table: Table, make: MakeDrafter, sampling: Sampling, draws: int = DRAWS) -> NDArray[np.int64]:
+    cells = np.zeros((table.vocab,) * TOKENS, dtype=np.int64)
+    for seed in range(draws):
+        seeded = Sampling(sampling.temperature, sampling.top_p, seed)
+        cells[table_tokens(table, make(seeded), seeded)] += 1
+    return cells.reshape(-1)
+
+
+@pytest.fixture(scope="module")
+def table(tiny: Toy) -> Table:
+    return Table(tiny)
+
+
+# Drafts of one token only would never be accepted in part: the limits below draft both later tokens at once.
+HONEST: dict[str, MakeDrafter] = {
+    "plain": lambda s: NoDrafter(),
+    "deterministic": lambda s: EarlyExit(1, 2, confidence=0.0),
+    "deterministic, over the hot vocabulary, low confidence stops": lambda s: EarlyExit(1, 2, confidence=0.4),
+    "sampled": lambda s: EarlyExit(1, 2, confidence=0.0, full_head=True, sampling=s),
+    "sampled from the hot vocabulary, low confidence stops": lambda s: EarlyExit(1, 2, confidence=0.4, sampling=s),
+    "sampled at another temperature": lambda s: EarlyExit(
+        1, 2, confidence=0.0, full_head=True, sampling=Sampling(2.5, 0.9, s.seed)
+    ),
+}
+SETTINGS = pytest.mark.parametrize(
+    ("name", "sampling"),
+    [*((n, WHOLE) for n in HONEST), *((n, NUCLEUS) for n in ("plain", "deterministic", "sampled"))],
+    ids=lambda v: v if isinstance(v, str) else f"top-p {v.top_p}",
+)
+
+
+def test_the_toy_is_a_fair_judge(table: Table) -> None:
+    """A distribution that is nearly one token, or an exit equal to the model, would let biased verifiers pass."""
+    full, exit_ = table.logits[3,], table.exit_logits[3,]
+    p, q = distribution(full, WHOLE), distribution(exit_, WHOLE)
+    assert p.max() < 0.7
+    assert 0.15 < np.abs(p - q).sum() / 2 < 0.85
+    assert (table.joint(WHOLE) * DRAWS >= 5).sum() > 100
+
+
+@SETTINGS
+def test_every_draft_leaves_the_distribution_as_it_is(table: Table, name: str, sampling: Sampling) -> None:
+    """Any bias of acceptance, residual, bonus token or draw: twenty thousand draws see shifts of about one percent."""
+    assert p_value(observe(table, HONEST[name], sampling), table.joint(sampling)) > 1e-3
+
+
+@SETTINGS
+def test_the_model_itself_gives_what_the_table_gives(tiny: Toy, table: Table, name: str, sampling: Sampling) -> None:
+    """The stand-in above proves nothing if the real stack, KV cache and prefix reuse do something else."""
+    accepted = drafted = 0
+    for seed in range(150):
+        seeded = Sampling(sampling.temperature, sampling.top_p, seed)
+        run = tiny.run(HONEST[name](seeded), sampling=seeded, count=TOKENS)
+        assert run.tokens == table_tokens(table, HONEST[name](seeded), seeded)
+        accepted, drafted = accepted + run.accepted, drafted + run.drafted
+    assert name == "plain" or 0 < accepted < drafted
+
+
+# Biased on purpose.
+
+
+def accept_always(
+    draft: Sequence[int], q: Sequence[Probabilities], logits: Floats, sampling: Sampling, position: int
+) -> Verdict:
+    return Verdict((*draft, choose(logits[len(draft)], sampling, position + len(draft))), len(draft))
+
+
+def residual_is_the_target(
+    draft: Sequence[int], q: Sequence[Probabilities], logits: Floats, sampling: Sampling, position: int
+) -> Verdict:
+    """Draws from p instead of max(0, p - q) after a rejection: the commonest mistake."""
+    verdict = verify_sampled(draft, q, logits, sampling, position)
+    if verdict.num_accepted == len(draft):
+        return verdict
+    at = verdict.num_accepted
+    redrawn = draw(distribution(logits[at], sampling), uniform(sampling.seed, position + at, Stream.RESIDUAL))
+    return Verdict((*verdict.tokens[:-1], redrawn), at)
+
+
+def shared_uniform(
+    draft: Sequence[int], q: Sequence[Probabilities], logits: Floats, sampling: Sampling, position: int
+) -> Verdict:
+    """Uses the draft's own uniform for acceptance too."""
+    tokens: list[int] = []
+    for i, (token, proposal) in enumerate(zip(draft, q, strict=True)):
+        p = distribution(logits[i], sampling)
+        if uniform(sampling.seed, position + i, Stream.DRAFT) * proposal[token] >= p[token]:
+            residual = np.maximum(p - proposal, 0.0)
+            return Verdict((*tokens, draw(residual, uniform(sampling.seed, position + i, Stream.RESIDUAL))), i)
+        tokens.append(token)
+    return Verdict((*tokens, choose(logits[len(draft)], sampling, position + len(draft))), len(draft))
+
+
+class DropsUnsure(EarlyExit):
+    """Takes a sampled token back where its own probability is low: what is left is not drawn from q any more."""
+
+    def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
+        draft = super().propose(conversation, max_tokens)
+        assert draft.q is not None
+        kept = list(itertools.takewhile(lambda i: draft.q[i][draft.tokens[i]] > 0.15, range(len(draft.tokens))))  # type: ignore[index]
+        n = len(kept)
+        prefix = draft.prefix
+        assert prefix is not None
+        return Draft(draft.tokens[:n], draft.q[:n], type(prefix)(prefix.exit_layer, prefix.hidden[:n]))
+
+
+class ClaimsIgnorance:
+    """Samples from the exit's distribution but states the uniform one. (Stating certainty would be exact: whatever
+    chose it, a fixed token may be judged as one.)"""
+
+    def __init__(self, inner: EarlyExit) -> None:
+        self._inner = inner
+
+    def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
+        draft = self._inner.propose(conversation, max_tokens)
+        q = (np.full(conversation.config.vocab_size, 1 / conversation.config.vocab_size),) * len(draft.tokens)
+        return Draft(draft.tokens, q, draft.prefix)
+
+    def observe(self, result: Round) -> None:
+        pass
+
+
+SAMPLED = HONEST["sampled"]
+
+
+@pytest.mark.parametrize(
+    "verifier", [accept_always, residual_is_the_target, shared_uniform], ids=lambda f: str(f.__name__)
+)
+def test_a_biased_verifier_fails_the_same_test(
+    table: Table, verifier: Callable[..., Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test that passes whatever it is given."""
+    monkeypatch.setattr(engine, "verify_sampled", verifier)
+    assert p_value(observe(table, SAMPLED, WHOLE, BIASED_DRAWS), table.joint(WHOLE)) < 1e-6
+
+
+def test_a_drafter_that_drops_its_own_unlikely_tokens_fails_the_same_test(table: Table) -> None:
+    """The confidence rule applied to a sampled token: dropping it because of its probability biases what is kept."""
+
+    def make(sampling: Sampling) -> Drafter:
+        return DropsUnsure(1, 2, confidence=0.0, full_head=True, sampling=sampling)
+
+    assert p_value(observe(table, make, WHOLE, BIASED_DRAWS), table.joint(WHOLE)) < 1e-6
+
+
+def test_a_drafter_that_misstates_its_distribution_fails_the_same_test(table: Table) -> None:
+    """q must be the very distribution that was drawn from."""
+
+    def make(sampling: Sampling) -> Drafter:
+        return ClaimsIgnorance(EarlyExit(1, 2, confidence=0.0, full_head=True, sampling=sampling))
+
+    assert p_value(observe(table, make, WHOLE, BIASED_DRAWS), table.joint(WHOLE)) < 1e-6
+
+
+def test_a_deterministic_draft_accepted_by_a_coin_without_residual_fails_the_same_test(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accepting an argmax draft with probability p but redrawing from p after a rejection favours the draft."""
+
+    def coin(draft: Sequence[int], logits: Floats, sampling: Sampling, position: int) -> Verdict:
+        tokens: list[int] = []
+        for i, token in enumerate(draft):
+            p = distribution(logits[i], sampling)
+            if uniform(sampling.seed, position + i, Stream.ACCEPT) >= p[token]:
+                return Verdict((*tokens, choose(logits[i], sampling, position + i)), i)
+            tokens.append(token)
+        return Verdict((*tokens, choose(logits[len(draft)], sampling, position + len(draft))), len(draft))
+
+    monkeypatch.setattr(engine, "verify_matching", coin)
+    assert p_value(observe(table, HONEST["deterministic"], WHOLE, BIASED_DRAWS), table.joint(WHOLE)) < 1e-6
+
+
+def test_a_stand_in_that_is_asked_for_an_unknown_context_complains(table: Table) -> None:
+    """The table must not hide a wrong position behind a default."""
+    stack: Any = TableStack(table)
+    hidden = stack.run(Plan.layers(0, table.layers), stack.embed(np.asarray([1])), len(table.prompt) + 1)
+    with pytest.raises(KeyError):
+        stack.logits(hidden)

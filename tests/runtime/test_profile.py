@@ -1,0 +1,223 @@
+"""Profiles: what is kept between runs, what is ignored, and that a broken cache never breaks a generation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from selfspec import load
+from selfspec.errors import RuntimeSetupError
+from selfspec.runtime import profile as profiles
+from selfspec.runtime.profile import (
+    Profile,
+    cache_folder,
+    cpu_name,
+    invariant_rows,
+    load_profile,
+    machine_key,
+    measure,
+    store_profile,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Toy
+
+    from selfspec import Model
+
+SAMPLE = Profile({1: 0.01, 2: 0.011, 16: 0.03}, {2: 0.004, 4: 0.007}, {2: 0.5, 4: 0.75}, 2)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SELFSPEC_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def model(fp32: Toy, cache: Path) -> tuple[Model, list[str]]:
+    """Loaded again, with an empty cache, and what it says."""
+    said: list[str] = []
+    return load(fp32.folder, threads=1, notify=said.append), said
+
+
+def test_a_profile_survives_its_file(fp32: Toy, cache: Path) -> None:
+    """JSON turns integer keys into text: they must come back as integers."""
+    artifact = fp32.model.artifact
+    assert load_profile(artifact, 1) is None
+    path = store_profile(artifact, 1, SAMPLE)
+    assert path == cache / "profiles" / f"{artifact.digest}.json"
+    assert load_profile(artifact, 1) == SAMPLE
+    assert [p.name for p in path.parent.iterdir()] == [path.name], "a temporary file was left"
+
+
+def test_no_invariant_row_count_survives_too(fp32: Toy, cache: Path) -> None:
+    """None is an answer, not a missing one: measuring again at every start would take ten seconds each."""
+    none = Profile({1: 1.0}, {}, {}, None)
+    store_profile(fp32.model.artifact, 1, none)
+    assert load_profile(fp32.model.artifact, 1) == none
+
+
+def test_another_machine_thread_count_or_artifact_misses(
+    fp32: Toy, toy: Toy, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Costs of another machine or model would steer the controller wrongly, and exactness would be a false promise."""
+    artifact = fp32.model.artifact
+    store_profile(artifact, 1, SAMPLE)
+    assert load_profile(artifact, 2) is None
+    if toy is not fp32 and toy.model.artifact.digest != artifact.digest:
+        assert load_profile(toy.model.artifact, 1) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(profiles, "cpu_name", lambda: "another processor")
+        assert load_profile(artifact, 1) is None
+        other = Profile({1: 9.0}, {}, {}, None)
+        store_profile(artifact, 1, other)
+        assert load_profile(artifact, 1) == other
+    assert load_profile(artifact, 1) == SAMPLE, "storing one machine's profile lost another's"
+
+
+def test_the_machine_key_names_what_a_measurement_depends_on() -> None:
+    """An ONNX Runtime update changes kernels: costs and row invariance must be measured again."""
+    key = machine_key(3)
+    assert set(key) == {"cpu", "onnxruntime", "threads"}
+    assert key["threads"] == "3"
+    assert key["cpu"] == cpu_name() != ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "null", "[1, 2]", '"text"', "{}", '{"version": 1}', '{"version": 1, "machines": []}',
+        '{"version": 1, "machines": null}', '{"version": 99, "machines": {}}', "\x00\x01",
+    ],
+)  # fmt: skip
+def test_a_damaged_cache_file_is_measured_again(fp32: Toy, cache: Path, text: str) -> None:
+    """It is a cache: a machine that lost power while writing must not need a user who deletes files."""
+    artifact = fp32.model.artifact
+    path = store_profile(artifact, 1, SAMPLE)
+    path.write_text(text, encoding="utf-8")
+    assert load_profile(artifact, 1) is None
+    store_profile(artifact, 1, SAMPLE)
+    assert load_profile(artifact, 1) == SAMPLE
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None, 3, [], {}, {"step_seconds": 1}, SAMPLE.to_dict() | {"invariant_rows": "two"},
+        SAMPLE.to_dict() | {"step_seconds": {"one": 1}}, SAMPLE.to_dict() | {"step_seconds": {"1": None}},
+        SAMPLE.to_dict() | {"exit_agreement": [1]}, SAMPLE.to_dict() | {"step_seconds": {}},
+        SAMPLE.to_dict() | {"step_seconds": {"2": 0.1}},
+    ],
+)  # fmt: skip
+def test_a_damaged_entry_is_measured_again(fp32: Toy, cache: Path, entry: object) -> None:
+    """A profile without V(1) would crash the controller in the middle of a round."""
+    artifact = fp32.model.artifact
+    path = store_profile(artifact, 1, SAMPLE)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["machines"] = dict.fromkeys(data["machines"], entry)
+    path.write_text(json.dumps(data), encoding="utf-8")
+    assert load_profile(artifact, 1) is None
+
+
+def test_a_model_measures_once_says_so_and_keeps_it(model: tuple[Model, list[str]], cache: Path, fp32: Toy) -> None:
+    """Measured at every start, or measured in silence while the user waits."""
+    loaded, said = model
+    first = loaded.profile()
+    assert len(said) == 1
+    assert "measuring" in said[0]
+    assert loaded.profile() == first
+    assert load(fp32.folder, threads=1, notify=said.append).profile() == first
+    assert len(said) == 1
+    assert loaded.profile(refresh=True).step_seconds.keys() == first.step_seconds.keys()
+    assert len(said) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_one_warning_and_no_more(model: tuple[Model, list[str]], cache: Path) -> None:
+    """A read-only home must not keep anyone from generating."""
+    cache.write_text("a file where the folder should be")
+    loaded, said = model
+    assert loaded.generate("The wind", max_new_tokens=5, draft="auto").token_ids
+    assert len([s for s in said if s.startswith("warning:")]) == 1
+    assert load_profile(loaded.artifact, 1) is None
+
+
+def test_drafts_without_profile_do_not_measure(model: tuple[Model, list[str]], cache: Path) -> None:
+    """Ten seconds before the first token of a plain generation."""
+    loaded, said = model
+    for draft in ("none", "prompt-lookup", "early-exit"):
+        loaded.generate("The wind", max_new_tokens=3, draft=draft)
+    assert said == []
+    assert not cache.exists()
+
+
+def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Files in an unexpected place, or in the current folder when a variable is empty."""
+    monkeypatch.setenv("SELFSPEC_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.setenv("SELFSPEC_CACHE", "")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "selfspec"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "selfspec"
+
+
+def test_a_measured_profile_covers_rows_and_exits(toy: Toy) -> None:
+    """A row count or an exit that the controller will ask for and not find."""
+    found = measure(toy.model.sessions, toy.prompt)
+    assert set(found.step_seconds) == {1, 2, 3, 4, 5, 6, 7, 8, 12, 16}
+    assert set(found.exit_seconds) == set(found.exit_agreement) == {2, 4, 5}
+    assert all(s > 0 for s in (*found.step_seconds.values(), *found.exit_seconds.values()))
+    assert all(0 <= a <= 1 for a in found.exit_agreement.values())
+    assert found.verify_cost(1) == 1
+    assert found.invariant_rows == invariant_rows(toy.model.sessions)
+
+
+def test_agreement_of_exits_is_counted_on_the_models_own_text(make_toy: Callable[..., Toy], fp32: Toy) -> None:
+    """A model whose last layer adds nothing: its last exit agrees always, if the right rows are compared."""
+    spec = type(fp32.spec)(layers=4, late=0.0, seed=9)
+    idle = make_toy(spec, precision="fp32", exit_layers=(1, 2, 3), hot_vocab=320)
+    found = measure(idle.model.sessions, idle.prompt)
+    assert found.exit_agreement[2] == found.exit_agreement[3] == 1.0
+    assert found.exit_agreement[1] < 1.0
+
+
+@pytest.mark.parametrize("context", [16, 24, 40, 150])
+def test_a_short_context_can_be_profiled(make_toy: Callable[..., Toy], fp32: Toy, context: int) -> None:
+    """Probes at fixed positions beyond the context of a small model."""
+    toy = make_toy(type(fp32.spec)(context=context, layers=2), precision="fp32")
+    found = measure(toy.model.sessions, toy.prompt)
+    assert 1 in found.step_seconds
+    assert found.invariant_rows is not None
+
+
+def test_row_counts_that_mix_rows_are_not_called_invariant(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel whose result for a row depends on how many stand beside it, imitated: below four rows all differ."""
+    from selfspec.runtime.stack import Floats, Stack
+
+    original = Stack.logits
+
+    def mixing(stack: Stack, hidden: Floats) -> Floats:
+        found = original(stack, hidden).copy()
+        return found if stack._rows(len(hidden)) >= 4 else found + len(hidden) + stack._rows(1)
+
+    monkeypatch.setattr(Stack, "logits", mixing)
+    assert invariant_rows(fp32.model.sessions) == 4
+
+
+def test_where_no_row_count_is_invariant_exact_is_refused(
+    model: tuple[Model, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promise that this machine cannot keep."""
+    loaded, _ = model
+    monkeypatch.setattr(profiles, "_rows_alike", lambda sessions, rows: False)
+    with pytest.raises(RuntimeSetupError, match="exact cannot be promised"):
+        loaded.generate("The", max_new_tokens=3, draft="none", exact=True)
+    assert loaded.generate("The", max_new_tokens=3, draft="none").token_ids
