@@ -58,14 +58,21 @@ class Stats:
 
 
 def peak_rss_bytes() -> int:
-    """The process's largest resident size so far. getrusage counts bytes on macOS, KiB elsewhere."""
+    """The process's largest resident size so far.
+
+    Linux's VmHWM where there is one: getrusage also counts what the parent weighed when it forked. getrusage counts
+    bytes on macOS, KiB elsewhere.
+    """
+    high_water = memory_bytes("VmHWM")
+    if high_water is not None:
+        return high_water
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak) if sys.platform == "darwin" else int(peak) * 1024
 
 
 def memory_bytes(field: str) -> int | None:
-    """'Pss' or 'RssAnon' of this process now; None where the kernel does not say (not Linux)."""
-    path = Path("/proc/self/status" if field == "RssAnon" else "/proc/self/smaps_rollup")
+    """'Pss', 'RssAnon' or 'VmHWM' of this process; None where the kernel does not say (not Linux)."""
+    path = Path("/proc/self/smaps_rollup" if field == "Pss" else "/proc/self/status")
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -42,11 +42,12 @@ drafts: cheap guesses of several tokens that one pass of the full model checks a
 """.strip()
 
 _READING = """
-speed-up: plain's time per token divided by the draft's. accepted: drafted tokens that were right.
-prompt-lookup copies what followed the same words earlier, which costs nothing, but needs repetition.
-early-exit runs only the first layers of the same weights. That pays for models trained to exit early;
-SmolLM2-135M was not. auto weighs the costs measured here, and drafts only what promises to pay.
-Without --exact rows may round differently, so there the drafted texts may differ from plain ones.
+speed-up is plain's time per token divided by the draft's; accepted is the share of drafted tokens
+that were right. prompt-lookup copies what followed the same words earlier: free, but it needs
+repetition. early-exit runs only the first layers of the same weights, which pays for models trained
+to exit early; SmolLM2-135M was not. auto weighs the costs measured here and drafts only what
+promises to pay. The tables are made without --exact, where rows may round differently, so that
+drafted texts may differ from plain ones; with --exact they must not.
 """.strip()
 
 
@@ -65,28 +66,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> Iterator[bool]:
     started = time.perf_counter()
     _say(f"{_WHAT}\nmachine: {_machine()}")
-    _title("Export")
-    paths = {precision: ensure_artifact(args.artifacts, precision, _say) for precision in PRECISIONS}
+    _title("Export, and what a pass costs here")
+    models = {precision: _ready(args.artifacts, precision) for precision in PRECISIONS}
     prompts = built_in_prompts()
-    for precision, path in paths.items():
-        model = load(path, notify=_say)
-        if precision == PRECISIONS[0]:
-            _title(f"One answer, as it comes ({precision}, draft auto)")
-            _show_answer(model, next(p for p in prompts if p.question_id == _FIRST_QUESTION))
+    _title(f"One answer, as it comes ({PRECISIONS[0]}, draft auto)")
+    _show_answer(models[PRECISIONS[0]], next(p for p in prompts if p.question_id == _FIRST_QUESTION))
+    for precision, model in models.items():
         yield _compare(model, precision, spread(prompts, _NUM_PROMPTS))
     _title("Reading the tables")
     _say(_READING)
     _title("What next")
-    _say(_next_steps(paths[PRECISIONS[-1]], time.perf_counter() - started))
+    _say(_next_steps(models[PRECISIONS[-1]].artifact.path, time.perf_counter() - started))
+
+
+def _ready(folder: Path, precision: str) -> Model:
+    """Exported, loaded and measured."""
+    model = load(ensure_artifact(folder, precision, _say), notify=_say)
+    profile = model.profile()
+    _say(textwrap.indent(_costs(model, profile), "  "))
+    return model
 
 
 def _compare(model: Model, precision: str, prompts: Sequence[Prompt]) -> bool:
     _title(
         f"{precision}: {len(prompts)} prompts, {_NEW_TOKENS} new tokens at most, medians of {_REPEATS} alternating runs"
     )
-    profile = model.profile()
-    contenders = [PLAIN, *_drafts(profile)]
-    _say(f"{_costs(model, profile)}\n")
+    contenders = [PLAIN, *_drafts(model.profile())]
     _table(model, prompts, contenders)
     return _report_identical(model, precision, prompts, contenders)
 
@@ -101,13 +106,13 @@ def _drafts(profile: Profile) -> list[Contender]:
 
 def _costs(model: Model, profile: Profile) -> str:
     text = (
-        f"A pass over one token takes {1000 * profile.step_seconds[1]:.1f} ms here; over four, "
-        f"{profile.verify_cost(4):.2f} times as long."
+        f"a pass over one token takes {1000 * profile.step_seconds[1]:.1f} ms, over four tokens "
+        f"{profile.verify_cost(4):.2f} times as long"
     )
     found = best_exit(profile)
     if found is not None:
         layers = model.artifact.manifest.model.num_layers
-        text += f" A draft through {found[0]} of {layers} layers costs {profile.draft_cost(found[0]):.2f} of a pass."
+        text += f"; a draft through {found[0]} of {layers} layers costs {profile.draft_cost(found[0]):.2f} of a pass"
     return textwrap.fill(text, _WIDTH)
 
 
