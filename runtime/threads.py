@@ -31,12 +31,13 @@ def use_threads(requested: int | None) -> int:
     """Set the pool's size, or return the size it already has.
 
     Raises:
-        UsageError: fewer than one thread.
+        UsageError: fewer than one thread, or more than the machine has CPUs.
         RuntimeSetupError: the pool exists with another size.
     """
     global _size
-    if requested is not None and requested < 1:
-        raise UsageError(f"--threads {requested}: it must be at least 1.")
+    most = os.cpu_count() or 1
+    if requested is not None and (requested < 1 or (_size is None and requested > most)):
+        raise UsageError(f"--threads {requested}: it must be at least 1 and at most {most}, the CPUs of this machine.")
     with _lock:
         if _size is None:
             size = requested or physical_cores()
