@@ -32,13 +32,12 @@ from ..models.manifest import (
 )  # fmt: skip
 from ..models.registry import family_of
 from ..models.rope import rotary_tables
-from ..models.tensors import StoredTensor, TensorSpec
+from ..models.tensors import FLOAT_BITS, StoredTensor, TensorSpec
 from .checkpoint import Checkpoint, TokenizerSource
 from .graphs import cut, write_graphs
 from .vocabulary import coverage, split_head
-from .weights import PRECISIONS, WeightsWriter, check_tensors
+from .weights import BLOCK_SIZES, EXACT_BLOCK_SIZE, PRECISIONS, WeightsWriter, check_tensors
 
-BLOCK_SIZES = (16, 32, 64, 128, 256)
 PARTITIONS = ("exits", "sublayer")
 LOW_COVERAGE = 0.85
 
@@ -50,7 +49,7 @@ class ExportOptions:
     """What ``selfspec-export`` can be told. ``None`` means the default that depends on the model."""
 
     precision: str = "int4"
-    block_size: int = 32
+    block_size: int | None = None
     exit_layers: tuple[int, ...] | None = None
     partition: str = "exits"
     hot_vocab: int | None = None
@@ -59,7 +58,9 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise UsageError(unknown_name("precision", self.precision, PRECISIONS))
-        if self.block_size not in BLOCK_SIZES:
+        if self.block_size is not None and PRECISIONS[self.precision].linear_bits == FLOAT_BITS:
+            raise UsageError(f"--quant-block-size has no effect with --precision {self.precision}.")
+        if self.block_size not in (None, *BLOCK_SIZES):
             raise UsageError(f"--quant-block-size {self.block_size}: it must be one of {BLOCK_SIZES}.")
         if self.partition not in PARTITIONS:
             raise UsageError(unknown_name("partition", self.partition, PARTITIONS))
@@ -120,8 +121,13 @@ def _publish(folder: Path, output: Path) -> None:
     if output.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
         output.rename(old / "replaced")
-        folder.rename(output)
-        shutil.rmtree(old)
+        try:
+            folder.rename(output)
+        except OSError:
+            (old / "replaced").rename(output)
+            raise
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
     else:
         folder.rename(output)
 
@@ -138,7 +144,8 @@ def _write(
     tokenizer = Tokenizer.from_str(text.tokenizer_json())
     hot, rest = split_head(tokenizer.get_vocab(), config.vocab_size, options.hot_vocab)
     precision = PRECISIONS[options.precision]
-    with WeightsWriter(root / WEIGHTS_NAME, precision, options.block_size) as writer:
+    block_size = options.block_size or EXACT_BLOCK_SIZE
+    with WeightsWriter(root / WEIGHTS_NAME, precision, block_size) as writer:
         weights = {spec.name: writer.tensor(spec, checkpoint) for spec in progress(specs)}
         weights |= _rotary(writer, config)
         embed_graph, head = write_graphs(root, family, config, weights, units, hot, rest)
@@ -153,7 +160,7 @@ def _write(
             quantization=Quantization(
                 bits=precision.linear_bits,
                 head_bits=precision.head_bits,
-                block_size=options.block_size,
+                block_size=block_size,
                 source=" ".join(f"{kind}×{count}" for kind, count in sorted(sources.items())),
             ),
             embed_graph=embed_graph,

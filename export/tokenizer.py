@@ -49,6 +49,13 @@ def special_ids(value: Any) -> tuple[int, ...]:
     return tuple(i for i in items if isinstance(i, int) and not isinstance(i, bool))
 
 
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8 text ({error}); download it again.") from error
+
+
 class FolderTokenizer:
     """The tokenizer files of a Hugging Face folder."""
 
@@ -66,10 +73,7 @@ class FolderTokenizer:
                 raise CheckpointError(
                     f"{path} is missing; only models with a fast tokenizer (tokenizer.json) can be exported."
                 )
-            try:
-                self._json = path.read_text(encoding="utf-8")
-            except UnicodeDecodeError as error:
-                raise CheckpointError(f"{path} is not UTF-8 text ({error}); download it again.") from error
+            self._json = _read_text(path)
             self._tokenizer()
         return self._json
 
@@ -84,7 +88,7 @@ class FolderTokenizer:
     def chat_template(self) -> str | None:
         path = self._folder / "chat_template.jinja"
         if path.is_file():
-            return path.read_text(encoding="utf-8")
+            return _read_text(path)
         template = self._config.get("chat_template")
         if isinstance(template, list):  # several named templates
             template = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}.get("default")
@@ -105,7 +109,10 @@ class FolderTokenizer:
     def bos_token_id(self) -> int | None:
         """What the tokenizer itself puts in front of a text."""
         tokenizer = self._tokenizer()
-        with_special, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+        try:
+            with_special, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+        except Exception as error:  # the tokenizers library raises plain Exception
+            raise CheckpointError(f"the model's tokenizer cannot encode text ({error}); it is incomplete.") from error
         return with_special[0] if len(with_special) > len(without) and with_special[0] != without[0] else None
 
 
@@ -152,7 +159,7 @@ class GGUFTokenizer:
 
     def eos_token_ids(self) -> tuple[int, ...]:
         ids = {i for key in ("eos_token_id", "eot_token_id") for i in special_ids(self._field(key))}
-        return tuple(sorted(ids))
+        return tuple(sorted(i for i in ids if 0 <= i < self._checkpoint.config.vocab_size))
 
     def bos_token_id(self) -> int | None:
         ids = special_ids(self._field("bos_token_id"))

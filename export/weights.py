@@ -21,6 +21,7 @@ from .checkpoint import Checkpoint
 _CHUNK_ELEMENTS = 2**21  # 8 MB of float32: peak memory stays flat however large a matrix is
 _EXACT_SOURCES = {"Q8_0": 8, "Q4_0": 4}
 EXACT_BLOCK_SIZE = 32
+BLOCK_SIZES = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ def check_tensors(specs: list[TensorSpec], shapes: dict[str, tuple[int, ...]]) -
         CheckpointError: names what is missing, unexpected or of another shape.
     """
     expected = {part: shape for s in specs for part, shape in zip(s.parts, s.part_shapes, strict=True)}
+    shapes = {name: shape for name, shape in shapes.items() if name in expected or not _redundant(name)}
     missing = sorted(expected.keys() - shapes.keys())
     unexpected = sorted(shapes.keys() - expected.keys())
     if missing:
@@ -58,6 +60,11 @@ def check_tensors(specs: list[TensorSpec], shapes: dict[str, tuple[int, ...]]) -
             raise CheckpointError(
                 f"the checkpoint's {name} has shape {list(shapes[name])}; its config says {list(shape)}."
             )
+
+
+def _redundant(name: str) -> bool:
+    """Rotary frequencies that old checkpoints carry follow from the config; a tied head repeats the embedding."""
+    return name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight"
 
 
 def _some(names: list[str]) -> str:
@@ -91,7 +98,13 @@ class WeightsWriter:
         return self._digest.hexdigest()
 
     def vector(self, name: str, values: Floats) -> StoredTensor:
-        """Store float32 values of any shape."""
+        """Store float32 values of any shape.
+
+        Raises:
+            CheckpointError: they are not finite.
+        """
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"{name}, computed from the model's config, is not finite; the config is damaged.")
         self._align()
         segment = Segment("float32", values.shape, self._offset)
         self._write(values)
@@ -118,7 +131,7 @@ class WeightsWriter:
         if cols % size:
             raise UsageError(
                 f"--quant-block-size {size} does not divide the {cols} columns of {spec.name}; "
-                f"use {max(b for b in (16, 32, 64, 128, 256) if cols % b == 0 or b == 16)}."
+                f"use {max(b for b in BLOCK_SIZES if cols % b == 0 or b == BLOCK_SIZES[0])}."
             )
         kinds = [source.stored_type(part) for part in spec.parts]
         kept = [_EXACT_SOURCES.get(kind, 99) <= bits and size == EXACT_BLOCK_SIZE for kind in kinds]

@@ -25,6 +25,16 @@ class Llama3Scaling:
     high_freq_factor: float
     original_max_position_embeddings: int
 
+    def __post_init__(self) -> None:
+        for value in (self.factor, self.low_freq_factor, self.high_freq_factor, self.original_max_position_embeddings):
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
+                raise UnsupportedModelError(f"model config: rope scaling uses {value!r}; it must be a positive number.")
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise UnsupportedModelError(
+                f"model config: rope scaling's low_freq_factor {self.low_freq_factor} is not below its "
+                f"high_freq_factor {self.high_freq_factor}."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
@@ -75,9 +85,9 @@ class ModelConfig:
                 f"model config: {self.num_attention_heads} attention heads do not divide into "
                 f"{self.num_kv_heads} key/value heads."
             )
-        if self.head_dim % 8:
+        if self.head_dim % 16:
             raise UnsupportedModelError(
-                f"model config: head_dim is {self.head_dim}; the attention kernel needs a multiple of 8."
+                f"model config: head_dim is {self.head_dim}; the attention kernel needs a multiple of 16."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,7 +142,10 @@ def _whole(value: Any, key: str, where: str) -> int:
 def _number(value: Any, key: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CheckpointError(f"{where}: {key!r} is {value!r}, where a number was expected.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise CheckpointError(f"{where}: {key!r} is too large for a number.") from None
 
 
 def check_model_type(model_type: Any, where: str) -> str:
@@ -189,7 +202,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
         rms_norm_eps=_number(_require(data, "rms_norm_eps", where), "rms_norm_eps", where),
         context_length=size("max_position_embeddings"),
         rope=_rope_from_hf(data, where),
-        tie_word_embeddings=bool(data.get("tie_word_embeddings", False)),
+        tie_word_embeddings=data.get("tie_word_embeddings", False),
     )
 
 
@@ -219,7 +232,9 @@ def _rope_from_hf(data: Mapping[str, Any], where: str) -> RopeConfig:
             factor=number("factor"),
             low_freq_factor=number("low_freq_factor"),
             high_freq_factor=number("high_freq_factor"),
-            original_max_position_embeddings=int(number("original_max_position_embeddings")),
+            original_max_position_embeddings=_whole(
+                _require(raw, "original_max_position_embeddings", where), "original_max_position_embeddings", where
+            ),
         ),
     )
 

@@ -188,6 +188,7 @@ def _check(manifest: Manifest) -> None:
     demand(cuts[-1] == 2 * manifest.model.num_layers, "block graphs do not cover every layer")
     demand(all(2 * k in cuts[1:-1] for k in manifest.exit_layers), "an exit layer is not a cut")
     demand(list(manifest.exit_layers) == sorted(set(manifest.exit_layers)), "exit layers are out of order")
+    demand(len(set(graphs)) == len(graphs), "a graph is named twice")
     spans = sorted([*manifest.head.hot_ranges, *manifest.head.rest_ranges])
     ends = [0, *(b for _, b in spans)]
     demand([a for a, _ in spans] == ends[:-1] and all(a < b for a, b in spans), "head ranges leave gaps or overlap")

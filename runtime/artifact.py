@@ -1,4 +1,5 @@
-"""Opens an exported folder: the manifest, and every file it lists, checked before anything is loaded."""
+"""Opens an exported folder, checked before anything is loaded: the manifest, every file's size, and the sha256 of all
+but the weights, which would take as long to read as to use."""
 
 from __future__ import annotations
 
@@ -59,6 +60,10 @@ def open_artifact(path: str | Path) -> Artifact:
         raise ArtifactError(f"{manifest_path} is not UTF-8 text ({error}); export the model again.") from error
     for name, facts in manifest.files.items():
         file = folder / name
+        if file.is_symlink():
+            raise ArtifactError(
+                f"{file} is a symbolic link, where an artifact holds real files; copy the files themselves."
+            )
         if not file.is_file():
             raise ArtifactError(f"{file} is missing; the manifest lists it. Copy the whole folder, or export again.")
         if file.stat().st_size != facts.size:

@@ -13,7 +13,7 @@ from .conversation import Conversation
 from .drafters.base import MAX_DRAFT_TOKENS, Draft, Round
 from .drafters.early_exit import EarlyExit
 from .drafters.prompt_lookup import PromptLookup
-from .profile import Profile
+from .profile import Profile, interpolate
 
 _MAX_EXIT_TOKENS = 7
 _MARGIN = 1.02  # a draft must promise this much before it replaces a plain step
@@ -64,13 +64,15 @@ class Choice:
 class CostModel:
     """Round costs in units of a one-row pass: the profile's, corrected by what rounds really take."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, min_rows: int = 1) -> None:
+        """``min_rows``: what every pass is padded to."""
         self._profile = profile
+        self._min_rows = min_rows
         self._seconds = dict(profile.step_seconds)
 
     def verify(self, rows: int) -> float:
         """V(m), as measured lately."""
-        return self._at(rows) / self._seconds[1]
+        return self._at(rows) / self._at(1)
 
     def early_exit(self, exit_layer: int, num_tokens: int) -> float:
         """γ draft steps, then the last token's prefix alone and the rest for all rows."""
@@ -79,17 +81,13 @@ class CostModel:
 
     def observe(self, rows: int, seconds: float) -> None:
         """A verification over ``rows`` rows with a draft that cost nothing took this long."""
+        rows = max(rows, self._min_rows)
         if rows in self._seconds:
             bounded = min(seconds, 2 * self._seconds[rows])  # one preempted round must not change the policy
             self._seconds[rows] += _COST_RATE * (bounded - self._seconds[rows])
 
     def _at(self, rows: int) -> float:
-        if rows in self._seconds:
-            return self._seconds[rows]
-        below = max(m for m in self._seconds if m < rows)
-        above = min((m for m in self._seconds if m > rows), default=below)
-        weight = (rows - below) / (above - below) if above > below else 0.0
-        return self._seconds[below] + weight * (self._seconds[above] - self._seconds[below])
+        return interpolate(self._seconds, max(rows, self._min_rows))
 
 
 def best_exit(profile: Profile) -> tuple[int, Choice] | None:
@@ -110,9 +108,9 @@ def _best(rates: Sequence[float], cost: Callable[[int], float]) -> Choice:
 class AutoDrafter:
     """Picks an arm and a length each round; not drafting is a choice."""
 
-    def __init__(self, profile: Profile, max_draft_tokens: int = MAX_DRAFT_TOKENS) -> None:
+    def __init__(self, profile: Profile, max_draft_tokens: int = MAX_DRAFT_TOKENS, min_rows: int = 1) -> None:
         self._limit = max_draft_tokens
-        self._costs = CostModel(profile)
+        self._costs = CostModel(profile, min_rows)
         self._lookup = PromptLookup(max_draft_tokens)
         self._match_rates = [AcceptanceRate(p) for p in _MATCH_PRIORS]
         promising = best_exit(profile)

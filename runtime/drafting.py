@@ -26,8 +26,16 @@ class DraftOptions:
     exit_layer: int | None = None
     num_draft_tokens: int | None = None
 
-    def check(self, manifest: Manifest) -> None:
-        """Raises: UsageError for an unknown drafter, an exit that does not exist, or an option without effect."""
+    def check(self, manifest: Manifest, *, custom: bool = False) -> None:
+        """``custom``: the drafter is an object of the caller's, which no option reaches.
+
+        Raises:
+            UsageError: an unknown drafter, an exit that does not exist, or an option without effect.
+        """
+        if custom:
+            if self.exit_layer is not None or self.num_draft_tokens is not None:
+                raise UsageError("exit_layer and num_draft_tokens have no effect on a drafter of your own.")
+            return
         if self.name not in DRAFTERS:
             raise UsageError(unknown_name("drafter", self.name, DRAFTERS))
         if self.exit_layer is not None:
@@ -52,13 +60,18 @@ class DraftOptions:
 
 
 def make_drafter(
-    options: DraftOptions, manifest: Manifest, measured: Callable[[], Profile], stored: Callable[[], Profile | None]
+    options: DraftOptions,
+    manifest: Manifest,
+    measured: Callable[[], Profile],
+    stored: Callable[[], Profile | None],
+    min_rows: int = 1,
 ) -> Drafter:
     """The drafter that ``options``, already checked, ask for.
 
     Args:
         measured: the machine's profile, measured if need be.
         stored: the same, but only if there is one already.
+        min_rows: what every pass is padded to.
     """
     count = options.num_draft_tokens
     if options.name == "none":
@@ -67,7 +80,7 @@ def make_drafter(
         return PromptLookup(count or LOOKUP_TOKENS)
     if options.name == "early-exit":
         return EarlyExit(options.exit_layer or _default_exit(manifest, stored()), count or EARLY_EXIT_TOKENS)
-    return AutoDrafter(measured(), count or MAX_DRAFT_TOKENS)
+    return AutoDrafter(measured(), count or MAX_DRAFT_TOKENS, min_rows)
 
 
 def _default_exit(manifest: Manifest, profile: Profile | None) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..errors import UsageError
 from .conversation import Conversation
 from .drafters.base import MAX_DRAFT_TOKENS, Draft, Drafter, Round
 from .sampling import Floats, Sampling, choose
@@ -41,7 +42,9 @@ def decode(
     stopped = first in eos
     while left > 0 and not stopped:
         started = time.perf_counter()
-        draft = drafter.propose(conversation, min(left - 1, MAX_DRAFT_TOKENS))
+        limit = min(left - 1, MAX_DRAFT_TOKENS)
+        draft = drafter.propose(conversation, limit)
+        _check_draft(draft, limit, conversation.config.vocab_size)
         verdict = _verify(conversation, draft, sampling)
         tokens, stopped = _until_stop(verdict.tokens, eos)
         _commit(conversation, tokens)
@@ -50,6 +53,14 @@ def decode(
         drafter.observe(result)
         left -= len(tokens)
         yield result
+
+
+def _check_draft(draft: Draft, limit: int, vocab_size: int) -> None:
+    """A drafter may be anyone's: what it says is checked before it reaches a kernel that does not check."""
+    if len(draft.tokens) > limit or any(not 0 <= token < vocab_size for token in draft.tokens):
+        raise UsageError(
+            f"the drafter proposed {list(draft.tokens)}, where at most {limit} ids below {vocab_size} were asked for."
+        )
 
 
 def _verify(conversation: Conversation, draft: Draft, sampling: Sampling) -> Verdict:

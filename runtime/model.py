@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +41,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A finished answer. ``finish_reason``: 'stop' (end of sequence), 'length' (max_new_tokens) or 'context'."""
+    """An answer. ``finish_reason``: 'stop' (end of sequence), 'length' (max_new_tokens), 'context', or 'unfinished'."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -121,6 +122,8 @@ class TokenStream:
         """What was generated so far."""
         if self._tokens and self._tokens[-1].id in self._eos:
             reason = "stop"
+        elif len(self._tokens) < self._budget:
+            reason = "unfinished"
         else:
             reason = "length" if self._budget == self._wanted else "context"
         return Generation(
@@ -139,6 +142,7 @@ class Model:
         self.sessions = sessions
         self.codec = TextCodec(artifact)
         self._notify = notify
+        self._profile: Profile | None = None  # of this machine, once it is known: the one thing that is filled in later
 
     def stream(
         self,
@@ -187,18 +191,29 @@ class Model:
         exact: bool = False,
     ) -> TokenStream:
         """:meth:`stream` from token ids as they are."""
-        if max_new_tokens < 0:
-            raise UsageError(f"--max-new-tokens {max_new_tokens}: it must be 0 or more.")
-        if not ids:
-            raise UsageError("the prompt is empty; give at least one token.")
-        vocab = self.artifact.manifest.model.vocab_size
-        if any(not 0 <= token < vocab for token in ids):
-            raise UsageError(f"a prompt token id is outside the vocabulary of {vocab}.")
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+            raise UsageError(f"--max-new-tokens {max_new_tokens}: it must be a whole number, 0 or more.")
+        prompt = self._checked_ids(ids)
         sampling = Sampling(temperature, top_p, seed)
-        drafter = draft if not isinstance(draft, str) else self._drafter(draft, exit_layer, num_draft_tokens)
-        conversation = Conversation(self.sessions, self.exact_rows() if exact else 1)
-        conversation.check_fits(len(ids))
-        return TokenStream(conversation, list(ids), drafter, sampling, max_new_tokens, self.codec)
+        options = DraftOptions(draft if isinstance(draft, str) else "custom", exit_layer, num_draft_tokens)
+        options.check(self.artifact.manifest, custom=not isinstance(draft, str))
+        min_rows = self.exact_rows() if exact else 1
+        conversation = Conversation(self.sessions, min_rows)
+        conversation.check_fits(len(prompt))
+        drafter = self._drafter(options, min_rows) if isinstance(draft, str) else draft
+        return TokenStream(conversation, prompt, drafter, sampling, max_new_tokens, self.codec)
+
+    def _checked_ids(self, ids: Sequence[int]) -> list[int]:
+        vocab = self.artifact.manifest.model.vocab_size
+        try:
+            prompt = [operator.index(token) for token in ids]
+        except TypeError as error:
+            raise UsageError(f"prompt token ids must be whole numbers ({error}).") from error
+        if not prompt:
+            raise UsageError("the prompt is empty; give at least one token.")
+        if any(not 0 <= token < vocab for token in prompt):
+            raise UsageError(f"a prompt token id is outside the vocabulary of {vocab}.")
+        return prompt
 
     def profile(self, *, refresh: bool = False) -> Profile:
         """This machine's profile: the stored one, or measured now (a few seconds) and stored.
@@ -206,8 +221,9 @@ class Model:
         Args:
             refresh: measure even if one is stored.
         """
-        found = None if refresh else self.stored_profile()
+        found = None if refresh else self._profile or self.stored_profile()
         if found is not None:
+            self._profile = found
             return found
         self._notify("measuring this model on this machine (once, up to 10 s) ...")
         found = measure(self.sessions, self.codec.encode(PROBE_TEXT))
@@ -215,6 +231,7 @@ class Model:
             store_profile(self.artifact, self.sessions.threads, found)
         except OSError as error:
             self._notify(f"warning: the profile cannot be kept ({error}); it will be measured again next time.")
+        self._profile = found
         return found
 
     def stored_profile(self) -> Profile | None:
@@ -234,10 +251,8 @@ class Model:
             )
         return rows
 
-    def _drafter(self, name: str, exit_layer: int | None, num_draft_tokens: int | None) -> Drafter:
-        options = DraftOptions(name, exit_layer, num_draft_tokens)
-        options.check(self.artifact.manifest)
-        return make_drafter(options, self.artifact.manifest, self.profile, self.stored_profile)
+    def _drafter(self, options: DraftOptions, min_rows: int) -> Drafter:
+        return make_drafter(options, self.artifact.manifest, self.profile, self.stored_profile, min_rows)
 
     def _encode(self, prompt: str | None, messages: Sequence[Message] | None) -> list[int]:
         if (prompt is None) == (messages is None):

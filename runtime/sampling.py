@@ -36,6 +36,11 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, value in (("--temperature", self.temperature), ("--top-p", self.top_p)):
+            if not isinstance(value, int | float):
+                raise UsageError(f"{name} {value!r}: it must be a number.")
+        if not isinstance(self.seed, int):
+            raise UsageError(f"--seed {self.seed!r}: it must be a whole number.")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise UsageError(f"--temperature {self.temperature}: it must be 0 (greedy) or a positive number.")
         if not 0 < self.top_p <= 1:

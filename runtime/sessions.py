@@ -10,10 +10,38 @@ import threading
 import onnxruntime as ort
 
 from ..errors import ArtifactError
+from ..models.manifest import Manifest
 from .artifact import Artifact
 from .threads import use_threads
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+Shapes = dict[str, tuple[int | None, ...]]
+
+
+def expected_interfaces(manifest: Manifest) -> dict[str, tuple[Shapes, Shapes]]:
+    """graph → (inputs, outputs) with their shapes, None for what varies, as the manifest implies them."""
+    config, head = manifest.model, manifest.head
+    hidden = (1, None, config.hidden_size)
+    interfaces: dict[str, tuple[Shapes, Shapes]] = {
+        manifest.embed_graph: ({"input_ids": (1, None)}, {"hidden_out": hidden})
+    }
+    for unit in manifest.units:
+        inputs: Shapes = {"hidden": hidden}
+        outputs: Shapes = {"hidden_out": hidden}
+        layers = [index // 2 for index in range(unit.start, unit.stop) if index % 2 == 0]
+        for key in (f"{layer}.{part}" for layer in layers for part in ("key", "value")):
+            buffer = (1, config.num_kv_heads, None, config.head_dim)
+            inputs[f"past_key_values.{key}"] = outputs[f"present.{key}"] = buffer
+        if layers:
+            inputs |= {"seqlens_k": (1,), "total_sequence_length": (1,)}
+        interfaces[unit.graph] = (inputs, outputs)
+    for graph, ranges in ((head.hot_graph, head.hot_ranges), (head.rest_graph, head.rest_ranges)):
+        if graph is not None:
+            logits: Shapes = {f"logits.{i}": (1, None, b - a) for i, (a, b) in enumerate(ranges)}
+            interfaces[graph] = ({"hidden": hidden}, logits)
+    return interfaces
 
 
 class Sessions:
@@ -34,12 +62,19 @@ class Sessions:
         self._lock = threading.Lock()
 
     def load_all(self) -> None:
-        """Make every session now, so that no generation pays for it."""
-        manifest = self.artifact.manifest
-        for graph in (manifest.embed_graph, *(u.graph for u in manifest.units), manifest.head.hot_graph):
-            self.get(graph)
-        if manifest.head.rest_graph is not None:
-            self.get(manifest.head.rest_graph)
+        """Make every session now, so that no generation pays for it, and hold each against the manifest.
+
+        Raises:
+            ArtifactError: a graph does not load, or has other inputs and outputs than the manifest implies.
+        """
+        for graph, (inputs, outputs) in expected_interfaces(self.artifact.manifest).items():
+            session = self.get(graph)
+            for found, expected in ((session.get_inputs(), inputs), (session.get_outputs(), outputs)):
+                shapes = {node.name: tuple(d if isinstance(d, int) else None for d in node.shape) for node in found}
+                if shapes != expected:
+                    raise ArtifactError(
+                        f"{self.artifact.path / graph} is not the graph that the manifest describes; export again."
+                    )
 
     def get(self, graph: str) -> ort.InferenceSession:
         """The session of a graph file.

@@ -65,6 +65,8 @@ class Stack:
     """
 
     def __init__(self, sessions: Sessions, kv: KVCache, min_rows: int = 1) -> None:
+        if not 1 <= min_rows <= PAD_ROWS:
+            raise UsageError(f"passes can be padded to 1 to {PAD_ROWS} rows, not to {min_rows}.")
         self._sessions = sessions
         self._manifest = sessions.artifact.manifest
         self._kv = kv
@@ -183,7 +185,3 @@ class Stack:
 
 def _rows_of(array: NDArray[np.generic], n: int) -> Floats:
     return np.array(array[0, :n], dtype=np.float32)
-
-
-MAX_MIN_ROWS = PAD_ROWS
-"""Largest ``min_rows``: KV buffers and rotary tables have that many spare rows."""

@@ -8,6 +8,9 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
@@ -41,7 +44,20 @@ class TextCodec:
         return self._template is not None
 
     def encode(self, text: str) -> list[int]:
-        """Raw text → ids, with the beginning-of-sequence token once where the model wants one."""
+        """Raw text → ids, with the beginning-of-sequence token once where the model wants one.
+
+        Special tokens that stand in the text, such as <|im_end|>, become those tokens, as with Hugging Face: keep them
+        out of text by strangers.
+
+        Raises:
+            UsageError: not text, or not encodable as UTF-8.
+        """
+        if not isinstance(text, str):
+            raise UsageError(f"the prompt is {type(text).__name__}, where text was expected.")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the prompt is not valid Unicode text ({error}); give it as UTF-8.") from error
         ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         if self._bos is not None and ids[:1] != [self._bos]:
             ids.insert(0, self._bos)
@@ -70,9 +86,19 @@ class TextCodec:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
+class _GenerationTag(Extension):
+    """``{% generation %}`` marks the assistant's words for training; here it only stands around them."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2's own convention)
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def _compile(artifact: Artifact) -> jinja2.Template:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag]
     )
     environment.globals["raise_exception"] = _raise_exception
     environment.filters["tojson"] = _to_json
@@ -80,7 +106,9 @@ def _compile(artifact: Artifact) -> jinja2.Template:
     try:
         return environment.from_string(artifact.read(_TEMPLATE).decode("utf-8"))
     except (jinja2.TemplateError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{artifact.path / _TEMPLATE} is no usable template ({error}); export again.") from error
+        raise ArtifactError(
+            f"{artifact.path / _TEMPLATE} is no usable template ({error}); mend it in the checkpoint and export again."
+        ) from error
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

@@ -26,9 +26,6 @@ class SuffixAutomaton:
     def append(self, token: int) -> None:
         self._advance_match(token)
         self._extend(token)
-        # Extending may have split the cursor's state: the match belongs to the shortest state that holds it.
-        while self._cursor and self._length[self._link[self._cursor]] >= self.match_length:
-            self._cursor = self._link[self._cursor]
 
     def _advance_match(self, token: int) -> None:
         """Move the match over the automaton of the earlier sequence."""

@@ -8,13 +8,11 @@ from importlib import metadata
 from pathlib import Path
 
 from .errors import ArtifactError
-from .export_cli import progress_bar, require_modules
+from .export_cli import EXPORT_MODULES, progress_bar, require_modules
 from .runtime.artifact import Artifact, open_artifact
 
 MODEL = "smollm2-135m"
 DEFAULT_FOLDER = Path("artifacts")
-
-_NEEDED = ("onnx_ir", "gguf", "safetensors", "ml_dtypes", "huggingface_hub", "tqdm")
 
 
 def ensure_artifact(folder: Path, precision: str, say: Callable[[str], None]) -> Path:
@@ -54,7 +52,7 @@ def _problem(output: Path, precision: str) -> str | None:
 
 
 def _export(output: Path, precision: str) -> None:
-    require_modules(_NEEDED, "selfspec[export]", "exporting")
+    require_modules(EXPORT_MODULES, "selfspec[export]", "exporting")
     from .export.artifact import ExportOptions, export_model
     from .export.source import open_model
 

@@ -104,7 +104,7 @@ def _add_generate(commands: Any) -> None:
 
 
 def _generate(args: argparse.Namespace) -> None:
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    prompt = _read_stdin() if args.prompt == "-" else args.prompt
     if not prompt:
         raise UsageError("the prompt is empty; give some text with -p, or on stdin with -p -.")
     model = load(args.artifact, threads=args.threads)
@@ -122,6 +122,13 @@ def _generate(args: argparse.Namespace) -> None:
         exact=args.exact,
     )
     (_print_json if args.json else _print_text)(stream)
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"stdin is not UTF-8 text ({error}).") from error
 
 
 def _print_text(stream: TokenStream) -> None:

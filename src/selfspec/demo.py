@@ -156,7 +156,8 @@ def _report_identical(model: Model, precision: str, prompts: Sequence[Prompt], c
 
 
 def _show_answer(model: Model, prompt: Prompt) -> None:
-    _say(textwrap.indent("\n".join(textwrap.fill(line, _WIDTH - 2) for line in prompt.text.split("\n")), "> ") + "\n")
+    lines = [wrapped for line in prompt.text.split("\n") for wrapped in textwrap.wrap(line, _WIDTH - 2) or [""]]
+    _say("\n".join(f"> {line}".rstrip() for line in lines) + "\n")
     stream = model.stream(messages=messages(prompt), draft="auto")
     column = 0
     for token in stream:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .export.artifact import ExportReport
     from .models.tensors import TensorSpec
 
-_NEEDED = ("onnx_ir", "gguf", "safetensors", "ml_dtypes", "huggingface_hub", "tqdm")
+EXPORT_MODULES = ("onnx_ir", "gguf", "safetensors", "ml_dtypes", "huggingface_hub", "tqdm")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def _parser() -> Parser:
     parser.add_argument("model_id", metavar="MODEL_ID", help="a model folder, a .gguf, a hub id, or smollm2-135m")
     parser.add_argument("output", metavar="OUTPUT", nargs="?", help="folder to make (default: ./NAME-PRECISION)")
     parser.add_argument("--precision", default="int4", help="fp32, int8 or int4 (default: int4)")
-    parser.add_argument("--quant-block-size", type=int, default=32, metavar="N", help="weights per scale (default: 32)")
+    parser.add_argument("--quant-block-size", type=int, metavar="N", help="weights per scale (default: 32)")
     parser.add_argument(
         "--exit-layers", type=_layers, metavar="K,K,...",
         help="where drafts may leave and blocks are cut (default: 1/2, 2/3, 3/4 and 5/6 of the layers)",
@@ -61,7 +61,7 @@ def _layers(text: str) -> tuple[int, ...]:
 
 
 def _export(args: argparse.Namespace) -> None:
-    require_modules(_NEEDED, "selfspec[export]", "exporting")
+    require_modules(EXPORT_MODULES, "selfspec[export]", "exporting")
     if args.verify:
         from . import verify
 

@@ -114,7 +114,7 @@ def test_rope_as_transformers_5_writes_it() -> None:
         ({"model_type": "qwen2"}, "unknown model type 'qwen2': known are llama"),
         ({"model_type": "lama"}, "Did you mean 'llama'"),
         ({"model_type": None}, "unknown model type"),
-        ({"head_dim": 60}, "head_dim is 60.*multiple of 8"),
+        ({"head_dim": 60}, "head_dim is 60.*multiple of 16"),
         ({"num_key_value_heads": 2}, "9 attention heads do not divide into 2"),
         ({"head_dim": None, "num_attention_heads": 7}, "hidden_size 576 does not divide into 7"),
         ({"num_hidden_layers": 0}, "num_layers is 0"),

@@ -150,3 +150,33 @@ def test_loading_changes_nothing_in_the_artifact(fp32: Toy) -> None:
     model = load(fp32.folder, threads=1, notify=lambda _: None)
     model.generate("The", max_new_tokens=3, draft="auto", exact=True)
     assert {p: p.read_bytes() for p in fp32.folder.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["model"].update(num_kv_heads=1),
+        lambda m: m["model"].update(head_dim=32),
+        lambda m: m["model"].update(hidden_size=128),
+        lambda m: m.update(embed_graph=m["head"]["hot_graph"], head=m["head"] | {"hot_graph": m["embed_graph"]}),
+    ],
+)
+def test_a_manifest_that_its_graphs_contradict_is_refused(
+    fp32: Toy, tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    """It would be a C++ error in the middle of a generation, or no error at all."""
+    folder = Path(shutil.copytree(fp32.folder, tmp_path / "copy"))
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(ArtifactError, match="not the graph that the manifest describes"):
+        load(folder, threads=1)
+
+
+def test_a_file_behind_a_link_is_refused(fp32: Toy, tmp_path: Path) -> None:
+    """ONNX Runtime refuses it too, with a sentence about escaping that nobody understands."""
+    folder = Path(shutil.copytree(fp32.folder, tmp_path / "copy"))
+    (folder / "weights.bin").unlink()
+    (folder / "weights.bin").symlink_to(fp32.folder / "weights.bin")
+    with pytest.raises(ArtifactError, match="symbolic link"):
+        load(folder, threads=1)

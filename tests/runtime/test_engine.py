@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from selfspec.errors import UsageError
 from selfspec.runtime.controller import AutoDrafter
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, Drafter, NoDrafter, Round
@@ -286,3 +287,18 @@ def test_a_drafter_sees_tokens_before_it_is_asked_and_rounds_after(fp32: Toy) ->
     assert log == [
         f"propose {n + 1} 2", "observe 2 1", f"propose {n + 2} 1", "observe 1 1", f"propose {n + 3} 0", "observe 0 1",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tokens", [(5,) * 40, (10**8,), (-1,)])
+def test_a_drafter_that_breaks_its_contract_is_refused(fp32: Toy, tokens: tuple[int, ...]) -> None:
+    """An id beyond the vocabulary reaches a gather that does not check it."""
+
+    class Careless:
+        def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
+            return Draft(tokens)
+
+        def observe(self, result: Round) -> None:
+            """Never reached."""
+
+    with pytest.raises(UsageError, match="drafter"):
+        fp32.run(Careless())

@@ -22,7 +22,7 @@ from selfspec.runtime.stack import Floats, Plan
 if TYPE_CHECKING:
     from tests.conftest import Toy
 
-CONFIG = ModelConfig("llama", 8, 16, 16, 2, 2, 1, 8, 1e-5, 24, RopeConfig(1e4), False)
+CONFIG = ModelConfig("llama", 8, 16, 16, 2, 2, 1, 16, 1e-5, 24, RopeConfig(1e4), False)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def fill(cache: KVCache, seed: int = 0) -> None:
 def test_a_new_cache_is_empty_and_no_larger_than_it_must_be(small: KVCache) -> None:
     """A buffer of the whole context would cost gigabytes on long-context models before the first token."""
     assert (small.length, small.capacity) == (0, 4)
-    assert small.key(0).shape() == [1, 1, 4 + PAD_ROWS, 8]
+    assert small.key(0).shape() == [1, 1, 4 + PAD_ROWS, 16]
     assert KVCache(CONFIG).capacity == 4
 
 
@@ -63,7 +63,7 @@ def test_growth_doubles_up_to_the_context_and_keeps_committed_rows(small: KVCach
         small.reserve(rows)
         capacities.append(small.capacity)
     assert capacities == [4, 8, 8, 16, 24, 24]
-    assert small.key(1).shape() == [1, 1, 24 + PAD_ROWS, 8]
+    assert small.key(1).shape() == [1, 1, 24 + PAD_ROWS, 16]
     for layer in range(2):
         for old, new in zip(before[layer], small.rows(layer), strict=True):
             np.testing.assert_array_equal(old, new)
@@ -105,7 +105,7 @@ def test_truncate_is_exact_or_raises(small: KVCache) -> None:
     small.commit(4)
     small.truncate(4)
     small.truncate(1)
-    assert small.rows(0)[0].shape == (1, 1, 8)
+    assert small.rows(0)[0].shape == (1, 1, 16)
     for length in (2, 4, -1):
         with pytest.raises(ContextLengthError, match=f"holds 1 rows and cannot be truncated to {length}"):
             small.truncate(length)
@@ -126,7 +126,7 @@ def test_rows_are_copies_of_committed_rows(small: KVCache) -> None:
     fill(small, 1)
     small.commit(2)
     key = small.rows(0)[0]
-    assert key.shape == (1, 2, 8)
+    assert key.shape == (1, 2, 16)
     fill(small, 2)
     assert not np.array_equal(key, small.rows(0)[0])
 

@@ -221,3 +221,17 @@ def test_where_no_row_count_is_invariant_exact_is_refused(
     with pytest.raises(RuntimeSetupError, match="exact cannot be promised"):
         loaded.generate("The", max_new_tokens=3, draft="none", exact=True)
     assert loaded.generate("The", max_new_tokens=3, draft="none").token_ids
+
+
+def test_an_unwritable_cache_costs_one_measurement_and_one_warning(
+    fp32: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured again for every answer; and two measurements might disagree about exactness."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SELFSPEC_CACHE", str(tmp_path / "file"))
+    said: list[str] = []
+    model = load(fp32.folder, threads=1, notify=said.append)
+    for _ in range(2):
+        model.generate("The wind", draft="auto", exact=True, max_new_tokens=4)
+    assert sum("measuring" in line for line in said) == 1
+    assert sum("warning" in line for line in said) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -172,3 +172,18 @@ def test_templates_write_json_as_hugging_faces_environment_does(make_toy: Callab
     codec = templated(make_toy, fp32, "{{ messages[0] | tojson }}")
     ids = codec.encode_chat([{"content": "it's <é> & co"}])
     assert codec.decode(ids) == '{"content": "it\'s <é> & co"}'
+
+
+def test_a_template_with_generation_marks_renders_what_stands_between_them(
+    make_toy: Callable[..., Toy], fp32: Toy
+) -> None:
+    """Templates made for training have a tag that jinja2 does not know: the artifact would never load."""
+    codec = templated(make_toy, fp32, "a{% generation %}{{ messages[0].content }}{% endgeneration %}z")
+    assert codec.decode(codec.encode_chat([{"content": "hi"}])) == "ahiz"
+
+
+@pytest.mark.parametrize("text", ["\udcff", b"hi", None])
+def test_what_is_no_text_is_refused(fp32: Toy, text: Any) -> None:
+    """Surrogates from an undecodable command line: a TypeError deep inside the tokenizer."""
+    with pytest.raises(UsageError):
+        fp32.model.codec.encode(text)
