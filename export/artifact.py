@@ -124,10 +124,10 @@ def _publish(folder: Path, output: Path) -> None:
         try:
             folder.rename(output)
         except OSError:
-            (old / "replaced").rename(output)
+            (old / "replaced").rename(output)  # should this fail too, the old artifact is at least not deleted
+            old.rmdir()
             raise
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
     else:
         folder.rename(output)
 

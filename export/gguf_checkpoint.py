@@ -56,6 +56,10 @@ def rotary_row_order(num_heads: int, head_dim: int) -> NDArray[np.int64]:
     return rows.swapaxes(1, 2).reshape(-1)
 
 
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} is not a complete GGUF file ({type(error).__name__}: {error}); download it again.")
+
+
 class GGUFCheckpoint:
     """One .gguf file."""
 
@@ -72,12 +76,10 @@ class GGUFCheckpoint:
             self.metadata: dict[str, Any] = {
                 key: field.contents()
                 for key, field in reader.fields.items()
-                if not key.startswith("tokenizer.ggml.") or not isinstance(field.contents(0), list)
+                if not key.startswith("tokenizer.ggml.")  # long lists, read once by whoever needs them
             }
         except _DAMAGED as error:
-            raise CheckpointError(
-                f"{path} is not a complete GGUF file ({type(error).__name__}: {error}); download it again."
-            ) from error
+            raise _damaged(path, error) from error
         self._reader = reader
         self._tensors = {hf_name(t.name): t for t in reader.tensors}
         self._check_sizes()
@@ -106,9 +108,16 @@ class GGUFCheckpoint:
                 )
 
     def field(self, key: str) -> Any:
-        """A metadata value, arrays included, or None."""
+        """A metadata value, arrays included, or None.
+
+        Raises:
+            CheckpointError: its bytes are no value of its type.
+        """
         found = self._reader.fields.get(key)
-        return None if found is None else found.contents()
+        try:
+            return None if found is None else found.contents()
+        except _DAMAGED as error:
+            raise _damaged(self.path, error) from error
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self._tensors.items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from .graph import MICROSOFT, Dims, GraphBuilder
-from .tensors import FLOAT_BITS, StoredTensor
+from .tensors import FLOAT_BITS, Segment, StoredTensor
 
 FLOAT, INT32, INT64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
 _INT8_ACTIVATIONS = 4  # MatMulNBits accuracy_level: activations rounded per row and block, so rows never mix
@@ -46,7 +46,7 @@ def _quantised_inputs(g: GraphBuilder, w: StoredTensor, *, blocked: bool) -> lis
         raise ValueError(f"{w.name} has {w.bits} bits but no scales")
     rows, blocks = w.scales.shape
     shape = (rows, blocks, w.block_size * w.bits // 8) if blocked else (rows, blocks * w.block_size * w.bits // 8)
-    codes = g.weight(f"{w.name}.codes", type(w.codes)("uint8", shape, w.codes.offset))
+    codes = g.weight(f"{w.name}.codes", Segment("uint8", shape, w.codes.offset))
     values = [codes, g.weight(f"{w.name}.scales", w.scales)]
     if w.zero_points is not None:
         values.append(g.weight(f"{w.name}.zero_points", w.zero_points))

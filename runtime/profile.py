@@ -187,17 +187,14 @@ def _own_tokens(conversation: Conversation, context: Ids, count: int) -> Ids:
 
 def _agreement(conversation: Conversation, context: int, own: Ids) -> dict[int, float]:
     """One pass over the model's own tokens, asking every exit what it would have drafted."""
-    stack, layers = conversation.stack, conversation.config.num_layers
-    exits = conversation.exit_layers
-    hidden, agreement = stack.embed(own), {}
+    stack, hidden, done = conversation.stack, conversation.stack.embed(own), 0
     drafted: dict[int, Ids] = {}
-    for start, stop in zip([0, *exits], [*exits, layers], strict=True):
-        hidden = stack.run(Plan.layers(start, stop), hidden, context)
-        drafted[stop] = stack.hot_ids[stack.hot_logits(hidden).argmax(-1)]
+    for k in conversation.exit_layers:
+        hidden, done = stack.run(Plan.layers(done, k), hidden, context), k
+        drafted[k] = stack.hot_ids[stack.hot_logits(hidden).argmax(-1)]
+    hidden = stack.run(Plan.layers(done, conversation.config.num_layers), hidden, context)
     target = stack.logits(hidden).argmax(-1)
-    for k in exits:
-        agreement[k] = float(np.mean(drafted[k] == target))
-    return agreement
+    return {k: float(np.mean(tokens == target)) for k, tokens in drafted.items()}
 
 
 def _timings(conversation: Conversation, context: int, tokens: Ids) -> tuple[dict[int, float], dict[int, float]]:
@@ -251,7 +248,7 @@ def _rows_alike(sessions: Sessions, rows: int) -> bool:
     stack, plan = conversation.stack, conversation.full_plan
 
     def logits(start: int, count: int) -> Floats:
-        return stack.logits(stack.run(plan, stack.embed(ids[start : start + count]), start)).copy()
+        return stack.logits(stack.run(plan, stack.embed(ids[start : start + count]), start))
 
     for previous, start in pairwise([0, *starts]):
         stack.run(plan, stack.embed(ids[previous:start]), previous)

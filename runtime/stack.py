@@ -60,8 +60,7 @@ class Stack:
     """The model's graphs over one conversation's KV cache and scratch.
 
     ``min_rows`` pads every pass to that many rows, for machines whose kernels only treat rows alike from there on; the
-    padding follows the real rows, and nothing reads what it leaves behind. Returned hidden states are copies; returned
-    logits are valid until the next call.
+    padding follows the real rows, and nothing reads what it leaves behind. What is returned is the caller's own.
     """
 
     def __init__(self, sessions: Sessions, kv: KVCache, min_rows: int = 1) -> None:
@@ -78,6 +77,8 @@ class Stack:
         self._routes: dict[Plan, tuple[Unit, ...]] = {}
         self.hot_ids: Ids = np.concatenate([np.arange(a, b) for a, b in self._manifest.head.hot_ranges])
         """Column of ``hot_logits`` → token id."""
+        edges = np.cumsum([0, *(b - a for a, b in self._manifest.head.hot_ranges)]).tolist()
+        self._hot_columns = tuple(itertools.pairwise(edges))
 
     def embed(self, ids: Ids) -> Floats:
         """[n] token ids → [n, d]."""
@@ -110,7 +111,7 @@ class Stack:
 
     def hot_logits(self, hidden: Floats) -> Floats:
         """[n, d] → [n, hot vocabulary size]; ``hot_ids`` maps columns to token ids."""
-        return self._head(hidden, [(self._manifest.head.hot_graph, self._hot_columns())], len(self.hot_ids))
+        return self._head(hidden, [(self._manifest.head.hot_graph, self._hot_columns)], len(self.hot_ids))
 
     def logits(self, hidden: Floats) -> Floats:
         """[n, d] → [n, vocabulary size]."""
@@ -130,10 +131,6 @@ class Stack:
             for index, (start, stop) in enumerate(columns):
                 logits[:, start:stop] = bound.arrays[f"logits.{index}"][0, :n]
         return logits
-
-    def _hot_columns(self) -> tuple[tuple[int, int], ...]:
-        edges = np.cumsum([0, *(b - a for a, b in self._manifest.head.hot_ranges)]).tolist()
-        return tuple(itertools.pairwise(edges))
 
     def _rows(self, n: int) -> int:
         return max(n, self._min_rows)
