@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from ..errors import ArtifactError, UsageError, unknown_name
 from ..models.config import ModelConfig
-from ..models.family import COS, SIN
+from ..models.family import LOCAL_ROTARY, ROTARY
 from ..models.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -177,8 +177,13 @@ def _write(
 
 
 def _rotary(writer: WeightsWriter, config: ModelConfig) -> dict[str, StoredTensor]:
-    cos, sin = rotary_tables(config.rope, config.head_dim, config.context_length + PAD_ROWS)
-    return {COS: writer.vector(COS, cos), SIN: writer.vector(SIN, sin)}
+    stored = {}
+    for name, rope in ((ROTARY, config.rope), (LOCAL_ROTARY, config.local_rope)):
+        if rope is not None:
+            tables = rotary_tables(rope, config.head_dim, config.context_length + PAD_ROWS)
+            for part, table in zip(("cos", "sin"), tables, strict=True):
+                stored[f"{name}.{part}"] = writer.vector(f"{name}.{part}", table)
+    return stored
 
 
 def _write_text(root: Path, text: TokenizerSource) -> TokenizerFacts:

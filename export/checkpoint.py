@@ -14,7 +14,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..errors import CheckpointError, UnsupportedModelError
-from ..models.config import ModelConfig, from_hf
+from ..models.config import ModelConfig
+from ..models.hf_config import from_hf
 from .blocks import Blocks, Floats
 
 _FLOAT_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
