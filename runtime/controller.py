@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from .conversation import Conversation
 from .drafters.base import MAX_DRAFT_TOKENS, Draft, Round
 from .drafters.early_exit import EarlyExit
 from .drafters.prompt_lookup import PromptLookup
+from .exit_policy import Calibration, ExitChoice, ExitCosts, PayingRule, best_exit, exit_costs
 from .profile import Profile, interpolate
 
-_MAX_EXIT_TOKENS = 7
 _MARGIN = 1.02  # a draft must promise this much before it replaces a plain step
 _PROBE_SHARE = 0.005  # of the time spent may go into drafts that do not promise to pay
 _COST_RATE = 0.05  # how fast measured round times replace the profile's
+_PRIOR_COST, _ROUND_MEMORY = 20.0, 0.97  # one-row passes that a prior is worth; of past rounds, at each new one
 _PRIOR_TRIALS = 12.0
 _MEMORY = 0.98  # of past trials, at each new one
 
@@ -61,6 +61,21 @@ class Choice:
     rate: float
 
 
+class ArmRate:
+    """Tokens per one-row pass that an arm has made lately, with a prior worth ``_PRIOR_COST`` of them."""
+
+    def __init__(self, prior: float) -> None:
+        self._tokens, self._cost = prior * _PRIOR_COST, _PRIOR_COST
+
+    def add(self, tokens: int, cost: float) -> None:
+        self._tokens = _ROUND_MEMORY * self._tokens + tokens
+        self._cost = _ROUND_MEMORY * self._cost + cost
+
+    @property
+    def value(self) -> float:
+        return self._tokens / self._cost
+
+
 class CostModel:
     """Round costs in units of a one-row pass: the profile's, corrected by what rounds really take."""
 
@@ -74,10 +89,9 @@ class CostModel:
         """V(m), as measured lately."""
         return self._at(rows) / self._at(1)
 
-    def early_exit(self, exit_layer: int, num_tokens: int) -> float:
-        """γ draft steps, then the last token's prefix alone and the rest for all rows."""
-        c, v = self._profile.draft_cost(exit_layer), self.verify(num_tokens + 1)
-        return num_tokens * c + v - min(1.0, c) * (v - 1.0)
+    def passes(self, seconds: float, expected: float) -> float:
+        """``seconds`` in one-row passes, at most twice what was expected: a round may have been preempted."""
+        return min(seconds / self._at(1), 2 * expected)
 
     def observe(self, rows: int, seconds: float) -> None:
         """A verification over ``rows`` rows with a draft that cost nothing took this long."""
@@ -88,15 +102,6 @@ class CostModel:
 
     def _at(self, rows: int) -> float:
         return interpolate(self._seconds, max(rows, self._min_rows))
-
-
-def best_exit(profile: Profile) -> tuple[int, Choice] | None:
-    """The exit layer and draft length with the highest predicted rate, from the profile alone; None without exits."""
-    costs = CostModel(profile)
-    options = [
-        (k, _best([p] * _MAX_EXIT_TOKENS, partial(costs.early_exit, k))) for k, p in profile.exit_agreement.items()
-    ]
-    return max(options, key=lambda option: option[1].rate, default=None)
 
 
 def _best(rates: Sequence[float], cost: Callable[[int], float]) -> Choice:
@@ -113,11 +118,10 @@ class AutoDrafter:
         self._costs = CostModel(profile, min_rows)
         self._lookup = PromptLookup(max_draft_tokens)
         self._match_rates = [AcceptanceRate(p) for p in _MATCH_PRIORS]
+        self._exit: ExitArm | None = None
         promising = best_exit(profile)
-        self._exit: EarlyExit | None = None
-        if promising is not None and promising[1].rate > _MARGIN:
-            self._exit = EarlyExit(promising[0], _MAX_EXIT_TOKENS)
-            self._exit_rates = [AcceptanceRate(profile.exit_agreement[promising[0]]) for _ in range(_MAX_EXIT_TOKENS)]
+        if promising is not None and promising.rate > _MARGIN:
+            self._exit = ExitArm(profile, promising, self._costs.verify)
         self._spent = 0.0  # units of a one-row pass
         self._probed = 0.0
         self._arm = "none"
@@ -126,27 +130,21 @@ class AutoDrafter:
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
         limit = min(max_tokens, self._limit)
         self._match = self._lookup.match_length(conversation)
-        lookup, early = self._lookup_choice(limit), self._exit_choice(limit)
-        best = max(lookup.rate, early.rate)
-        if best <= _MARGIN:
+        lookup = self._lookup_choice(limit)
+        exit_rate = self._exit.rate if self._exit is not None and limit else 0.0
+        if max(lookup.rate, exit_rate) <= _MARGIN:
             return self._probe(lookup)
-        if lookup.rate >= early.rate or self._exit is None:
+        if lookup.rate >= exit_rate or self._exit is None:
             self._arm = "lookup"
             return self._lookup.copy(lookup.num_tokens)
         self._arm = "exit"
-        return self._exit.propose(conversation, early.num_tokens)
+        return self._exit.propose(conversation, limit)
 
     def _lookup_choice(self, limit: int) -> Choice:
         if not self._match:
             return Choice(0, 0.0)
         rates = [self._match_rates[_bucket(self._match + i)].value for i in range(limit)]
         return _best(rates, lambda n: self._costs.verify(n + 1))
-
-    def _exit_choice(self, limit: int) -> Choice:
-        if self._exit is None or not limit:
-            return Choice(0, 0.0)
-        rates = [r.value for r in self._exit_rates[:limit]]
-        return _best(rates, partial(self._costs.early_exit, self._exit.exit_layer))
 
     def _probe(self, lookup: Choice) -> Draft:
         """Plain step, or, rarely, one looked-up token: arms that are never tried are never learnt about."""
@@ -160,8 +158,7 @@ class AutoDrafter:
 
     def observe(self, result: Round) -> None:
         if self._arm == "exit" and self._exit is not None:
-            self._spent += self._costs.early_exit(self._exit.exit_layer, result.num_drafted)
-            self._learn(self._exit_rates, result)
+            self._spent += self._exit.settle(result, self._costs)
             return
         self._spent += self._costs.verify(result.num_drafted + 1)
         self._costs.observe(result.num_drafted + 1, result.seconds)
@@ -173,6 +170,42 @@ class AutoDrafter:
         """Every accepted position was a hit, the next one, if drafted, a miss; later ones were never judged."""
         for i in range(min(result.num_accepted + 1, result.num_drafted)):
             rates[i].add(i < result.num_accepted)
+
+
+class ExitArm:
+    """Early exit by a :class:`PayingRule`, and what it has brought so far."""
+
+    def __init__(self, profile: Profile, choice: ExitChoice, verify: Callable[[int], float]) -> None:
+        self._costs = exit_costs(profile, choice.exit_layer, verify)
+        self._drafter, self._rule = paying_exit(profile, choice, self._costs)
+        self._rate = ArmRate(choice.rate)
+        self._rows = 0
+
+    @property
+    def rate(self) -> float:
+        """Tokens per one-row pass."""
+        return self._rate.value
+
+    def propose(self, conversation: Conversation, limit: int) -> Draft:
+        draft = self._drafter.propose(conversation, limit)
+        self._rows = 0 if draft.prefix is None else len(draft.prefix.hidden)
+        return draft
+
+    def settle(self, result: Round, costs: CostModel) -> float:
+        """Learn from a round of its own; returns what it cost."""
+        cost = costs.passes(result.seconds, self._costs.round(self._rows, result.num_drafted))
+        self._drafter.observe(result)
+        self._rate.add(len(result.tokens), cost)
+        self._rule.rate = max(1.0, self.rate)
+        return cost
+
+
+def paying_exit(profile: Profile, choice: ExitChoice, costs: ExitCosts) -> tuple[EarlyExit, PayingRule]:
+    """The drafter that ``choice`` describes, and the rule that it drafts by."""
+    found = profile.exits[choice.exit_layer]
+    calibration = Calibration(zip(found.confidences, found.hits, strict=True))
+    rule = PayingRule(costs, calibration, max(1.0, choice.rate))
+    return EarlyExit(choice.exit_layer, choice.num_tokens, rule=rule), rule
 
 
 def _bucket(match_length: int) -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UsageError, unknown_name
 from ..models.manifest import Manifest
-from .controller import AutoDrafter, best_exit
+from .controller import AutoDrafter, paying_exit
 from .drafters.base import MAX_DRAFT_TOKENS, Drafter, NoDrafter
 from .drafters.early_exit import DEFAULT_DRAFT_TOKENS as EARLY_EXIT_TOKENS
 from .drafters.early_exit import EarlyExit
 from .drafters.prompt_lookup import DEFAULT_DRAFT_TOKENS as LOOKUP_TOKENS
 from .drafters.prompt_lookup import PromptLookup
+from .exit_policy import best_exit, exit_costs
 from .profile import Profile
 
 DRAFTERS = ("none", "early-exit", "prompt-lookup", "auto")
@@ -39,16 +40,14 @@ class DraftOptions:
         if self.name not in DRAFTERS:
             raise UsageError(unknown_name("drafter", self.name, DRAFTERS))
         if self.exit_layer is not None:
-            known = ", ".join(map(str, manifest.exit_layers)) or "none"
+            known = ", ".join(map(str, (*manifest.exit_layers, manifest.model.num_layers)))
             if self.name != "early-exit":
                 raise UsageError(f"--exit-layer has no effect with --draft {self.name}; it goes with early-exit.")
-            if self.exit_layer not in manifest.exit_layers:
+            if self.exit_layer not in (*manifest.exit_layers, manifest.model.num_layers):
                 raise UsageError(
-                    f"--exit-layer {self.exit_layer}: this artifact has exits {known} of {manifest.model.num_layers} "
-                    "layers; export again with other --exit-layers to have others."
+                    f"--exit-layer {self.exit_layer}: this artifact has exits {known} (the last one: all layers and a "
+                    "short head); export again with other --exit-layers to have others."
                 )
-        if self.name == "early-exit" and not manifest.exit_layers:
-            raise UsageError("this artifact has no exit layer to draft from; export it with --exit-layers.")
         if self.num_draft_tokens is not None:
             if self.name == "none":
                 raise UsageError("--num-draft-tokens has no effect with --draft none.")
@@ -63,14 +62,12 @@ def make_drafter(
     options: DraftOptions,
     manifest: Manifest,
     measured: Callable[[], Profile],
-    stored: Callable[[], Profile | None],
     min_rows: int = 1,
 ) -> Drafter:
     """The drafter that ``options``, already checked, ask for.
 
     Args:
         measured: the machine's profile, measured if need be.
-        stored: the same, but only if there is one already.
         min_rows: what every pass is padded to.
     """
     count = options.num_draft_tokens
@@ -78,12 +75,18 @@ def make_drafter(
         return NoDrafter()
     if options.name == "prompt-lookup":
         return PromptLookup(count or LOOKUP_TOKENS)
+    if options.name == "early-exit" and options.exit_layer is not None:
+        return EarlyExit(options.exit_layer, count or EARLY_EXIT_TOKENS)
+    profile = measured()
     if options.name == "early-exit":
-        return EarlyExit(options.exit_layer or _default_exit(manifest, stored()), count or EARLY_EXIT_TOKENS)
-    return AutoDrafter(measured(), count or MAX_DRAFT_TOKENS, min_rows)
+        return _profiled_exit(profile, count)
+    return AutoDrafter(profile, count or MAX_DRAFT_TOKENS, min_rows)
 
 
-def _default_exit(manifest: Manifest, profile: Profile | None) -> int:
-    """The exit that a stored profile expects most of, else the deepest one."""
-    found = None if profile is None else best_exit(profile)
-    return manifest.exit_layers[-1] if found is None else found[0]
+def _profiled_exit(profile: Profile, count: int | None) -> Drafter:
+    choice = best_exit(profile)
+    if choice is None:
+        raise UsageError("no exit of this artifact was measured; name one with --exit-layer.")
+    if count is not None:
+        choice = replace(choice, num_tokens=count)
+    return paying_exit(profile, choice, exit_costs(profile, choice.exit_layer))[0]

@@ -79,9 +79,10 @@ def _target_hidden(conversation: Conversation, draft: Draft) -> Floats:
         return stack.run(conversation.full_plan, stack.embed(ids), start)
     exit_layer, hidden = draft.prefix.exit_layer, draft.prefix.hidden
     done = len(hidden)
-    rest = stack.run(Plan.layers(0, exit_layer), stack.embed(ids[done:]), start + done)
-    deep = Plan.layers(exit_layer, conversation.config.num_layers)
-    return stack.run(deep, np.concatenate([hidden, rest]), start)
+    if done < len(ids):
+        rest = stack.run(Plan.layers(0, exit_layer), stack.embed(ids[done:]), start + done)
+        hidden = np.concatenate([hidden, rest])
+    return stack.run(Plan.layers(exit_layer, conversation.config.num_layers), hidden, start)
 
 
 def _until_stop(tokens: tuple[int, ...], eos: frozenset[int]) -> tuple[tuple[int, ...], bool]:

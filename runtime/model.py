@@ -16,7 +16,7 @@ from .conversation import Conversation
 from .drafters.base import Drafter, Round
 from .drafting import DraftOptions, make_drafter
 from .engine import decode
-from .profile import PROBE_TEXT, Profile, load_profile, measure, store_profile
+from .profile import PROBE_TEXTS, Profile, load_profile, measure, store_profile
 from .sampling import Sampling
 from .sessions import Sessions
 from .stats import Stats
@@ -226,7 +226,7 @@ class Model:
             self._profile = found
             return found
         self._notify("measuring this model on this machine (once, up to 10 s) ...")
-        found = measure(self.sessions, self.codec.encode(PROBE_TEXT))
+        found = measure(self.sessions, [self.codec.encode(text) for text in PROBE_TEXTS])
         try:
             store_profile(self.artifact, self.sessions.threads, found)
         except OSError as error:
@@ -252,7 +252,7 @@ class Model:
         return rows
 
     def _drafter(self, options: DraftOptions, min_rows: int) -> Drafter:
-        return make_drafter(options, self.artifact.manifest, self.profile, self.stored_profile, min_rows)
+        return make_drafter(options, self.artifact.manifest, self.profile, min_rows)
 
     def _encode(self, prompt: str | None, messages: Sequence[Message] | None) -> list[int]:
         if (prompt is None) == (messages is None):

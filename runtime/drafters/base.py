@@ -17,7 +17,8 @@ MAX_DRAFT_TOKENS = 15
 class Prefix:
     """Work that verification need not repeat: the first rows have run layers 0..exit_layer-1 as the target does.
 
-    ``hidden`` [n, d]: their hidden states there. Row 0 is the pending token, row i the i-th drafted one.
+    ``hidden`` [n, d]: their hidden states there. Row 0 is the pending token, row i the i-th drafted one; at least one
+    row, at most all.
     """
 
     exit_layer: int

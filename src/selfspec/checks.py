@@ -12,7 +12,7 @@ from .comparison import PLAIN, Answer, Conditions, Contender, answer, best_gap, 
 from .prompts import Prompt
 from .runtime.conversation import Conversation
 from .runtime.drafters.base import Draft, Drafter, Round
-from .runtime.drafters.early_exit import EarlyExit
+from .runtime.drafters.early_exit import EarlyExit, Threshold
 from .runtime.model import Model
 
 NEAR_TIE = 1e-3
@@ -62,7 +62,7 @@ def identity(model: Model) -> Check:
 
     def make(plain: Answer) -> Drafter:
         layers = model.artifact.manifest.model.num_layers
-        return EarlyExit(layers, _DRAFT_TOKENS, confidence=0.0, full_head=True)
+        return EarlyExit(layers, _DRAFT_TOKENS, rule=Threshold(0.0), full_head=True)
 
     return Check(Contender("all layers", make), acceptance=1)
 

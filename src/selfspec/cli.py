@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from . import __version__
 from .errors import SelfSpecError, UsageError
 from .runtime.drafting import DRAFTERS
+from .runtime.exit_policy import best_exit
 from .runtime.model import DEFAULT_MAX_NEW_TOKENS, Model, TokenStream, load
 from .runtime.stats import Stats, peak_rss_bytes
 
@@ -210,9 +211,15 @@ def _print_profile(model: Model) -> None:
     profile = model.profile()
     print(f"one-row pass   {1000 * profile.step_seconds[1]:.2f} ms ({1 / profile.step_seconds[1]:.1f} tok/s plain)")
     print("V(m)           " + "  ".join(f"{m}: {profile.verify_cost(m):.2f}" for m in profile.step_seconds))
-    for k, agreement in profile.exit_agreement.items():
+    for k, found in profile.exits.items():
+        cost = profile.draft_cost(k)
+        print(f"exit {k:<9} costs {cost:.2f} of a pass, predicts {found.agreement:.2f} of the model's tokens")
+    best = best_exit(profile)
+    if best is not None:
+        layers = model.artifact.manifest.model.num_layers
         print(
-            f"exit {k:<9} costs {profile.draft_cost(k):.2f} of a pass, predicts {agreement:.2f} of the model's tokens"
+            f"early-exit     best after layer {best.exit_layer} of {layers}, at most {best.num_tokens} token(s) a "
+            f"round: {best.rate:.2f} x plain by what was measured"
         )
     rows = profile.invariant_rows
     print(f"exact          {'not possible here' if rows is None else f'passes padded to {rows} row(s)'}")

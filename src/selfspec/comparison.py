@@ -62,8 +62,10 @@ PLAIN = Contender("none", "none")
 
 
 def exits(model: Model) -> list[Contender]:
-    """Early exit at every exit of the artifact."""
-    return [Contender(f"early-exit {k}", "early-exit", k) for k in model.artifact.manifest.exit_layers]
+    """Early exit at every exit of the artifact, and after all layers, where only the head is short."""
+    manifest = model.artifact.manifest
+    layers = (*manifest.exit_layers, manifest.model.num_layers)
+    return [Contender(f"early-exit {k}", "early-exit", k) for k in layers]
 
 
 def messages(prompt: Prompt) -> list[Message]:

@@ -21,7 +21,7 @@ from .artifacts import DEFAULT_FOLDER, ensure_artifact
 from .cli import Parser, run_command
 from .comparison import PLAIN, Conditions, Contender, answer, messages, parting
 from .prompts import Prompt, built_in_prompts, spread
-from .runtime.controller import best_exit
+from .runtime.exit_policy import best_exit
 from .runtime.model import Model, load
 from .runtime.profile import Profile, cpu_name
 from .runtime.threads import use_threads
@@ -100,7 +100,7 @@ def _drafts(profile: Profile) -> list[Contender]:
     drafts = [Contender("prompt-lookup", "prompt-lookup"), Contender("auto", "auto")]
     found = best_exit(profile)
     if found is not None:
-        drafts.append(Contender(f"early-exit {found[0]}", "early-exit", found[0]))
+        drafts.append(Contender("early-exit", "early-exit"))
     return drafts
 
 
@@ -112,7 +112,8 @@ def _costs(model: Model, profile: Profile) -> str:
     found = best_exit(profile)
     if found is not None:
         layers = model.artifact.manifest.model.num_layers
-        text += f"; a draft through {found[0]} of {layers} layers costs {profile.draft_cost(found[0]):.2f} of a pass"
+        cost = profile.draft_cost(found.exit_layer)
+        text += f"; a draft through {found.exit_layer} of {layers} layers costs {cost:.2f} of a pass"
     return textwrap.fill(text, _WIDTH)
 
 

@@ -49,7 +49,8 @@ class WrongHiddenStates(EarlyExit):
 
     def propose(self, conversation: Any, max_tokens: int) -> Draft:
         draft = super().propose(conversation, max_tokens)
-        assert draft.prefix is not None
+        if draft.prefix is None:  # the last token is never drafted for
+            return draft
         return replace(draft, prefix=replace(draft.prefix, hidden=-draft.prefix.hidden))
 
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfspec.runtime.controller import AcceptanceRate, AutoDrafter, CostModel, best_exit, expected_tokens
+from selfspec.runtime.controller import AcceptanceRate, ArmRate, AutoDrafter, CostModel, expected_tokens
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters import early_exit
-from selfspec.runtime.drafters.base import Draft, Round
-from selfspec.runtime.profile import ROW_COUNTS, Profile
+from selfspec.runtime.drafters.base import Draft, Prefix, Round
+from selfspec.runtime.profile import ROW_COUNTS, ExitProfile, Profile
 
 
 def machine(slope: float, exits: dict[int, float] | None = None, agreement: dict[int, float] | None = None) -> Profile:
-    """V(m) = 1 + slope (m - 1), in units of a one-row pass that takes 10 ms."""
+    """V(m) = 1 + slope (m - 1), in units of a one-row pass that takes 10 ms; a head that costs nothing. Exits are
+    equally sure of every token, and right as often as ``agreement`` says."""
     unit = 0.01
-    return Profile(
-        {m: unit * (1 + slope * (m - 1)) for m in ROW_COUNTS},
-        {k: unit * c for k, c in (exits or {}).items()}, agreement or {}, 1,
-    )  # fmt: skip
+    found = {}
+    for k, cost in (exits or {}).items():
+        share = (agreement or {})[k]
+        hits = tuple(int((i + 1) * share) > int(i * share) for i in range(200))
+        found[k] = ExitProfile(unit * cost, (0.95,) * len(hits), hits)
+    return Profile({m: unit * (1 + slope * (m - 1)) for m in ROW_COUNTS}, 0.0, found, 1)
 
 
 def talk(*tokens: int) -> Conversation:
@@ -50,17 +54,28 @@ def test_expected_tokens_by_hand() -> None:
 
 def test_costs_are_interpolated_between_measured_row_counts_and_flat_beyond() -> None:
     """V(10) from V(8) and V(12); a step function would make nine rows look as cheap as eight."""
-    profile = Profile({1: 2.0, 2: 3.0, 8: 6.0, 12: 14.0}, {}, {}, None)
+    profile = Profile({1: 2.0, 2: 3.0, 8: 6.0, 12: 14.0}, 0.0, {}, None)
     costs = CostModel(profile)
     assert [costs.verify(m) for m in (1, 2, 5, 8, 9, 10, 12, 16)] == [1, 1.5, 2.25, 3, 4, 5, 7, 7]
     assert [profile.verify_cost(m) for m in (1, 2, 5, 8, 9, 10, 12, 16)] == [1, 1.5, 2.25, 3, 4, 5, 7, 7]
 
 
-def test_cost_of_an_early_exit_round_by_hand() -> None:
-    """Two steps of .5, then one row through the first half and three through the second: 1 + .5 + .5 · 1.4."""
-    costs = CostModel(Profile({1: 1.0, 2: 1.2, 3: 1.4}, {4: 0.5}, {4: 0.9}, None))
-    assert costs.early_exit(4, 2) == pytest.approx(1 + 0.5 + 0.5 * 1.4)
-    assert costs.early_exit(4, 0) == pytest.approx(1)
+def test_seconds_as_passes_are_bounded() -> None:
+    """One preempted round must not look like a bad arm."""
+    costs = CostModel(machine(0.5))
+    assert costs.passes(0.015, 1.2) == pytest.approx(1.5)
+    assert costs.passes(9.0, 1.2) == pytest.approx(2.4)
+
+
+def test_an_arms_rate_begins_at_its_prior_and_follows_what_it_makes() -> None:
+    """Means of ratios instead of a ratio of sums would count a cheap round like a dear one."""
+    rate = ArmRate(1.5)
+    assert rate.value == pytest.approx(1.5)
+    rate.add(4, 2.0)
+    assert rate.value == pytest.approx((0.97 * 30 + 4) / (0.97 * 20 + 2))
+    for _ in range(500):
+        rate.add(1, 2.0)
+    assert rate.value == pytest.approx(0.5, rel=1e-3)
 
 
 def test_costs_drift_towards_what_rounds_really_take() -> None:
@@ -106,22 +121,6 @@ def test_a_rate_stays_a_probability(prior: float, results: list[bool]) -> None:
     for result in results:
         rate.add(result)
         assert 0 <= rate.value <= 1 + 1e-12
-
-
-def test_the_best_exit_by_hand() -> None:
-    """Exit 4, one token: 1.9 / (.3 + V(2) - .3 · .1) beats exit 8's, whose step costs nearly a whole pass."""
-    profile = machine(0.1, {4: 0.3, 8: 0.9}, {4: 0.9, 8: 0.95})
-    found = best_exit(profile)
-    assert found is not None
-    layer, choice = found
-    assert layer == 4
-    gammas = range(1, 8)
-    rates = [
-        expected_tokens([0.9] * n) / (n * 0.3 + (1 + 0.1 * n) - 0.3 * 0.1 * n) for n in gammas
-    ]  # fmt: skip
-    assert choice.rate == pytest.approx(max(rates))
-    assert choice.num_tokens == 1 + rates.index(max(rates))
-    assert best_exit(machine(0.1)) is None
 
 
 def test_it_never_drafts_where_verification_is_steep_but_for_rare_probes() -> None:
@@ -193,17 +192,18 @@ def test_it_never_drafts_more_than_it_may(max_tokens: int, own_limit: int, slope
 
 
 class FakeExit:
-    """Stands in for EarlyExit: remembers what it was asked for."""
+    """Stands in for EarlyExit: drafts nines, as many as it may."""
 
-    asked: list[int]
-
-    def __init__(self, exit_layer: int, num_draft_tokens: int) -> None:
+    def __init__(self, exit_layer: int, num_draft_tokens: int, *, rule: object) -> None:
         self.exit_layer = exit_layer
-        self.asked = []
+        self._limit = num_draft_tokens
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
-        self.asked.append(max_tokens)
-        return Draft((9,) * max_tokens)
+        count = min(max_tokens, self._limit)
+        return Draft((9,) * count, None, Prefix(self.exit_layer, np.zeros((count, 1), dtype=np.float32)))
+
+    def observe(self, result: Round) -> None:
+        """The controller must pass it on."""
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_an_exit_that_disappoints_is_given_up() -> None:
     for _ in range(150):
         draft = auto.propose(conversation, 15)
         lengths.append(len(draft.tokens))
-        auto.observe(Round((0,), len(draft.tokens), 0, 0.01))
+        auto.observe(Round((0,), len(draft.tokens), 0, 0.02))
     assert lengths[0] >= 3
     assert lengths[-50:] == [0] * 50
 
@@ -251,19 +251,19 @@ def test_an_exit_that_cannot_pay_is_not_even_made() -> None:
         auto.observe(Round((0,), 0, 0, 0.01))
 
 
-def test_exit_rounds_do_not_correct_the_costs_of_plain_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("fake_exit")
+def test_exit_rounds_do_not_correct_the_costs_of_plain_passes() -> None:
     """A round's seconds include its draft steps: taken for verification alone they would make rows look dear."""
-    monkeypatch.setattr("selfspec.runtime.controller.EarlyExit", FakeExit)
-    profile = machine(0.05, {4: 0.2}, {4: 0.9})
-    auto = AutoDrafter(profile)
-    draft = auto.propose(talk(1, 2, 3), 15)
+    auto = AutoDrafter(machine(0.05, {4: 0.1}, {4: 0.95}))
+    before = len(auto.propose(endless(), 15).tokens)
+    exits = auto.propose(talk(1, 2, 3), 15)
     for _ in range(20):
-        auto.observe(Round((0,) * (len(draft.tokens) + 1), len(draft.tokens), len(draft.tokens), 10.0))
-        again = auto.propose(talk(1, 2, 3), 15)
-        assert len(again.tokens) >= len(draft.tokens)
+        auto.observe(Round((0,) * (len(exits.tokens) + 1), len(exits.tokens), len(exits.tokens), 10.0))
+        auto.propose(talk(1, 2, 3), 15)
+    assert len(auto.propose(endless(), 15).tokens) == before
 
 
 def test_early_exit_is_what_the_controller_drafts_with() -> None:
-    """The fake above stands for the real class: same name, same first two arguments."""
-    drafter = early_exit.EarlyExit(4, 7)
+    """The fake above stands for the real class: same name, same arguments."""
+    drafter = early_exit.EarlyExit(4, 7, rule=early_exit.Threshold())
     assert drafter.exit_layer == 4

@@ -13,10 +13,10 @@ from selfspec.errors import UsageError
 from selfspec.runtime.controller import AutoDrafter
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, Drafter, NoDrafter, Round
-from selfspec.runtime.drafters.early_exit import EarlyExit
+from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
 from selfspec.runtime.drafters.prompt_lookup import PromptLookup
 from selfspec.runtime.engine import decode
-from selfspec.runtime.profile import Profile
+from selfspec.runtime.profile import ExitProfile, Profile
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stack import Plan
 
@@ -74,7 +74,8 @@ class AutoOnAPaperMachine:
 
     def __init__(self) -> None:
         steps = {m: 1.0 + 0.01 * m for m in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)}
-        self._profile = Profile(steps, {2: 0.3, 4: 0.4, 5: 0.7}, {2: 0.3, 4: 0.8, 5: 0.8}, None)
+        hits = tuple(i % 5 != 0 for i in range(100))
+        self._profile = Profile(steps, 0.0, {4: ExitProfile(0.3, (0.95,) * 100, hits)}, None)
         self._auto = AutoDrafter(self._profile)
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
@@ -85,10 +86,10 @@ class AutoOnAPaperMachine:
 
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    "early exit 2": lambda: EarlyExit(2, 4, confidence=0.0),
+    "early exit 2": lambda: EarlyExit(2, 4, rule=Threshold(0.0)),
     "early exit 4": lambda: EarlyExit(4, 3),
-    "early exit 5": lambda: EarlyExit(5, 7, confidence=0.1),
-    "early exit with the full head": lambda: EarlyExit(4, 5, confidence=0.0, full_head=True),
+    "early exit 5": lambda: EarlyExit(5, 7, rule=Threshold(0.1)),
+    "early exit with the full head": lambda: EarlyExit(4, 5, rule=Threshold(0.0), full_head=True),
     "prompt lookup": lambda: PromptLookup(),
     "auto": lambda: AutoOnAPaperMachine(),
     "middle block skipped": lambda: SkipMiddle(),
@@ -131,7 +132,7 @@ def test_other_seeds_give_other_texts(fp32: Toy) -> None:
 def test_identity_draft_is_accepted_in_full(toy: Toy) -> None:
     """A draft that is the model itself can only be rejected by a bug: rows shifted by one, or kernels not row-alike."""
     plain = toy.run(NoDrafter(), count=60)
-    identity = EarlyExit(toy.spec.layers, 5, full_head=True, confidence=0.0)
+    identity = EarlyExit(toy.spec.layers, 5, full_head=True, rule=Threshold(0.0))
     drafted = toy.run(identity, count=60)
     assert drafted.tokens == plain.tokens
     assert drafted.accepted == drafted.drafted == 60 - len(drafted.rounds)
@@ -229,7 +230,7 @@ def test_a_prompt_that_fills_the_context_gives_nothing(fp32: Toy) -> None:
 def test_two_interleaved_conversations_equal_separate_ones(toy: Toy) -> None:
     """Any state kept in sessions, in the model or in a module: scratch, bindings, positions, KV."""
     prompts = (toy.prompt, [*toy.prompt[5:], 17, 18])
-    makers: tuple[Callable[[], Drafter], ...] = (lambda: EarlyExit(4, 4, confidence=0.0), lambda: PromptLookup())
+    makers: tuple[Callable[[], Drafter], ...] = (lambda: EarlyExit(4, 4, rule=Threshold(0.0)), lambda: PromptLookup())
     alone = [toy.run(m(), prompt=p, sampling=WARM, count=40).tokens for m, p in zip(makers, prompts, strict=True)]
     runs = []
     for make, prompt in zip(makers, prompts, strict=True):
@@ -263,7 +264,12 @@ def test_a_tied_model_and_a_grouped_one_decode_alike_too(make_toy: Callable[...,
     spec = type(toy.spec)(tied=True, kv_heads=1, head_dim=32, seed=5)
     other = make_toy(spec, precision=toy.model.artifact.manifest.precision, exit_layers=(2, 4), hot_vocab=100)
     plain = other.run(NoDrafter(), count=60, sampling=WARM)
-    for drafter in (EarlyExit(4, 4, confidence=0.0), EarlyExit(2, 2, confidence=0.0), PromptLookup(), SkipMiddle()):
+    for drafter in (
+        EarlyExit(4, 4, rule=Threshold(0.0)),
+        EarlyExit(2, 2, rule=Threshold(0.0)),
+        PromptLookup(),
+        SkipMiddle(),
+    ):
         assert other.run(drafter, count=60, sampling=WARM).tokens == plain.tokens
 
 

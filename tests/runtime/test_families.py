@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from selfspec.runtime.drafters.base import Drafter, NoDrafter
-from selfspec.runtime.drafters.early_exit import EarlyExit
+from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
 from selfspec.runtime.drafters.prompt_lookup import PromptLookup
 from selfspec.runtime.sampling import Sampling
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 FAMILIES = ("gemma3_text", "granite", "llama", "olmo2", "qwen2", "qwen3", "smollm3")
 LAYERS = 6
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    "early exit 2": lambda: EarlyExit(2, 4, confidence=0.0),
+    "early exit 2": lambda: EarlyExit(2, 4, rule=Threshold(0.0)),
     "early exit 4": lambda: EarlyExit(4, 3),
-    "early exit 5": lambda: EarlyExit(5, 7, confidence=0.1),
+    "early exit 5": lambda: EarlyExit(5, 7, rule=Threshold(0.1)),
     "prompt lookup": lambda: PromptLookup(),
 }
 

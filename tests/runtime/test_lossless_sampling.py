@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from selfspec.runtime import engine
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, Drafter, NoDrafter, Round
-from selfspec.runtime.drafters.early_exit import EarlyExit
+from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
 from selfspec.runtime.engine import decode
 from selfspec.runtime.sampling import Floats, Probabilities, Sampling, Stream, choose, distribution, draw, uniform
 from selfspec.runtime.stack import Ids, Plan
@@ -160,15 +161,26 @@ def table(tiny: Toy) -> Table:
     return Table(tiny)
 
 
+class Unsure(Threshold):
+    """Keeps a token only where the exit's best one is likely: known before anything is drawn."""
+
+    def keep(self, confidences: Sequence[float]) -> bool:
+        return confidences[-1] >= 0.3
+
+
 # Drafts of one token only would never be accepted in part: the limits below draft both later tokens at once.
 HONEST: dict[str, MakeDrafter] = {
     "plain": lambda s: NoDrafter(),
-    "deterministic": lambda s: EarlyExit(1, 2, confidence=0.0),
-    "deterministic, over the hot vocabulary, low confidence stops": lambda s: EarlyExit(1, 2, confidence=0.4),
-    "sampled": lambda s: EarlyExit(1, 2, confidence=0.0, full_head=True, sampling=s),
-    "sampled from the hot vocabulary, low confidence stops": lambda s: EarlyExit(1, 2, confidence=0.4, sampling=s),
+    "deterministic": lambda s: EarlyExit(1, 2, rule=Threshold(0.0)),
+    "deterministic, over the hot vocabulary, low confidence stops": lambda s: EarlyExit(1, 2, rule=Threshold(0.4)),
+    "sampled": lambda s: EarlyExit(1, 2, rule=Threshold(0.0), full_head=True, sampling=s),
+    "sampled from the hot vocabulary, low confidence stops": lambda s: EarlyExit(1, 2, rule=Threshold(0.4), sampling=s),
+    "sampled, dropped where the exit is unsure whatever was drawn": lambda s: EarlyExit(
+        1, 2, rule=Unsure(), full_head=True, sampling=s
+    ),
+    "deterministic, dropped where the exit is unsure": lambda s: EarlyExit(1, 2, rule=Unsure(), full_head=True),
     "sampled at another temperature": lambda s: EarlyExit(
-        1, 2, confidence=0.0, full_head=True, sampling=Sampling(2.5, 0.9, s.seed)
+        1, 2, rule=Threshold(0.0), full_head=True, sampling=Sampling(2.5, 0.9, s.seed)
     ),
 }
 SETTINGS = pytest.mark.parametrize(
@@ -245,12 +257,13 @@ class DropsUnsure(EarlyExit):
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
         draft = super().propose(conversation, max_tokens)
+        if draft.prefix is None:
+            return draft
         assert draft.q is not None
         kept = list(itertools.takewhile(lambda i: draft.q[i][draft.tokens[i]] > 0.15, range(len(draft.tokens))))  # type: ignore[index]
         n = len(kept)
-        prefix = draft.prefix
-        assert prefix is not None
-        return Draft(draft.tokens[:n], draft.q[:n], type(prefix)(prefix.exit_layer, prefix.hidden[:n]))
+        prefix = replace(draft.prefix, hidden=draft.prefix.hidden[:n])
+        return Draft(draft.tokens[:n], draft.q[:n], prefix)
 
 
 class ClaimsIgnorance:
@@ -287,7 +300,7 @@ def test_a_drafter_that_drops_its_own_unlikely_tokens_fails_the_same_test(table:
     """The confidence rule applied to a sampled token: dropping it because of its probability biases what is kept."""
 
     def make(sampling: Sampling) -> Drafter:
-        return DropsUnsure(1, 2, confidence=0.0, full_head=True, sampling=sampling)
+        return DropsUnsure(1, 2, rule=Threshold(0.0), full_head=True, sampling=sampling)
 
     assert p_value(observe(table, make, WHOLE, BIASED_DRAWS), table.joint(WHOLE)) < 1e-6
 
@@ -296,7 +309,7 @@ def test_a_drafter_that_misstates_its_distribution_fails_the_same_test(table: Ta
     """q must be the very distribution that was drawn from."""
 
     def make(sampling: Sampling) -> Drafter:
-        return ClaimsIgnorance(EarlyExit(1, 2, confidence=0.0, full_head=True, sampling=sampling))
+        return ClaimsIgnorance(EarlyExit(1, 2, rule=Threshold(0.0), full_head=True, sampling=sampling))
 
     assert p_value(observe(table, make, WHOLE, BIASED_DRAWS), table.joint(WHOLE)) < 1e-6
 

@@ -15,7 +15,7 @@ from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, NoDrafter, Round
 from selfspec.runtime.drafters.early_exit import EarlyExit
 from selfspec.runtime.drafting import DraftOptions, make_drafter
-from selfspec.runtime.profile import Profile
+from selfspec.runtime.profile import ExitProfile, Profile
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.text import TextCodec
 
@@ -41,7 +41,7 @@ def model(fp32: Toy) -> Model:
         ({"draft": "early_exit"}, "unknown drafter 'early_exit'.*Did you mean 'early-exit'"),
         ({"draft": "medusa"}, "known are auto, early-exit, none, prompt-lookup"),
         ({"draft": ""}, "unknown drafter ''"),
-        ({"draft": "early-exit", "exit_layer": 99}, "--exit-layer 99: .*exits 2, 4, 5 of 6 layers"),
+        ({"draft": "early-exit", "exit_layer": 99}, r"--exit-layer 99: .*exits 2, 4, 5, 6 \(the last"),
         ({"draft": "early-exit", "exit_layer": 3}, "--exit-layer 3"),
         ({"draft": "early-exit", "exit_layer": 0}, "--exit-layer 0"),
         ({"draft": "none", "exit_layer": 2}, "--exit-layer has no effect with --draft none"),
@@ -95,13 +95,15 @@ def test_token_ids_that_cannot_be_a_prompt_are_refused_before_anything_runs(mode
         model.stream_ids([], draft="none")
 
 
-def test_an_artifact_without_exits_cannot_draft_early(make_toy: Callable[..., Toy]) -> None:
-    """Division by an empty list of exits."""
+def test_an_artifact_without_exits_can_only_leave_after_all_layers(make_toy: Callable[..., Toy]) -> None:
+    """Division by an empty list of exits; and the short head is a draft of its own."""
     toy = make_toy(precision="fp32", exit_layers=())
-    with pytest.raises(UsageError, match="no exit layer"):
-        toy.model.stream(PROMPT, draft="early-exit")
-    with pytest.raises(UsageError, match="exits none of 6 layers"):
+    with pytest.raises(UsageError, match=r"exits 6 \(the last one"):
         toy.model.stream(PROMPT, draft="early-exit", exit_layer=3)
+    plain = toy.model.generate(PROMPT, draft="none", max_new_tokens=30, exact=True)
+    short = toy.model.generate(PROMPT, draft="early-exit", exit_layer=6, max_new_tokens=30, exact=True)
+    assert short.token_ids == plain.token_ids
+    assert short.stats.accepted_tokens > 0
     assert toy.model.generate(PROMPT, draft="auto", max_new_tokens=5).token_ids
 
 
@@ -278,20 +280,22 @@ def test_messages_go_through_the_template(make_toy: Callable[..., Toy], fp32: To
     assert toy.model.generate("hi", **arguments).stats.prompt_tokens == len(toy.model.codec.encode("hi"))
 
 
-def test_the_default_exit_is_the_stored_profiles_choice_else_the_deepest(model: Model) -> None:
-    """Measuring for ten seconds only to choose a default, or an exit that the profile knows to be bad."""
+def test_early_exit_without_a_layer_takes_the_profiles_choice(model: Model) -> None:
+    """The deepest exit by default, or a measurement where the user has named one."""
     manifest = model.artifact.manifest
-    found = make_drafter(DraftOptions("early-exit"), manifest, _never, lambda: None)
-    assert isinstance(found, EarlyExit)
-    assert found.exit_layer == 5
-    profile = Profile({1: 1.0, 2: 1.1, 4: 1.3}, {2: 0.1, 4: 0.6, 5: 0.9}, {2: 0.9, 4: 0.9, 5: 0.9}, 1)
-    found = make_drafter(DraftOptions("early-exit"), manifest, _never, lambda: profile)
+    right, wrong = (True,) * 50, (False,) * 50
+    exits = {k: ExitProfile(c, (0.9,) * 50, hits) for k, c, hits in ((2, 0.1, right), (4, 0.1, wrong), (6, 0.9, right))}
+    profile = Profile({1: 1.0, 2: 1.1, 4: 1.3}, 0.0, exits, 1)
+    found = make_drafter(DraftOptions("early-exit"), manifest, lambda: profile)
     assert isinstance(found, EarlyExit)
     assert found.exit_layer == 2
-    found = make_drafter(DraftOptions("early-exit", exit_layer=4), manifest, _never, lambda: profile)
-    assert isinstance(found, EarlyExit)
-    assert found.exit_layer == 4
-    assert isinstance(make_drafter(DraftOptions("none"), manifest, _never, lambda: None), NoDrafter)
+    for layer in (4, 6):  # the last one: all layers, and a short head
+        options = DraftOptions("early-exit", exit_layer=layer)
+        options.check(manifest)
+        found = make_drafter(options, manifest, _never)
+        assert isinstance(found, EarlyExit)
+        assert found.exit_layer == layer
+    assert isinstance(make_drafter(DraftOptions("none"), manifest, _never), NoDrafter)
 
 
 def _never() -> Profile:

@@ -12,6 +12,7 @@ from selfspec import load
 from selfspec.errors import RuntimeSetupError
 from selfspec.runtime import profile as profiles
 from selfspec.runtime.profile import (
+    ExitProfile,
     Profile,
     cache_folder,
     cpu_name,
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
     from selfspec import Model
 
-SAMPLE = Profile({1: 0.01, 2: 0.011, 16: 0.03}, {2: 0.004, 4: 0.007}, {2: 0.5, 4: 0.75}, 2)
+SAMPLE = Profile(
+    {1: 0.01, 2: 0.011, 16: 0.03}, 0.001,
+    {2: ExitProfile(0.004, (0.5, 0.9), (False, True)), 4: ExitProfile(0.007, (), ())}, 2,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -58,7 +62,7 @@ def test_a_profile_survives_its_file(fp32: Toy, cache: Path) -> None:
 
 def test_no_invariant_row_count_survives_too(fp32: Toy, cache: Path) -> None:
     """None is an answer, not a missing one: measuring again at every start would take ten seconds each."""
-    none = Profile({1: 1.0}, {}, {}, None)
+    none = Profile({1: 1.0}, 0.0, {}, None)
     store_profile(fp32.model.artifact, 1, none)
     assert load_profile(fp32.model.artifact, 1) == none
 
@@ -75,7 +79,7 @@ def test_another_machine_thread_count_or_artifact_misses(
     with monkeypatch.context() as patch:
         patch.setattr(profiles, "cpu_name", lambda: "another processor")
         assert load_profile(artifact, 1) is None
-        other = Profile({1: 9.0}, {}, {}, None)
+        other = Profile({1: 9.0}, 0.0, {}, None)
         store_profile(artifact, 1, other)
         assert load_profile(artifact, 1) == other
     assert load_profile(artifact, 1) == SAMPLE, "storing one machine's profile lost another's"
@@ -111,7 +115,9 @@ def test_a_damaged_cache_file_is_measured_again(fp32: Toy, cache: Path, text: st
     [
         None, 3, [], {}, {"step_seconds": 1}, SAMPLE.to_dict() | {"invariant_rows": "two"},
         SAMPLE.to_dict() | {"step_seconds": {"one": 1}}, SAMPLE.to_dict() | {"step_seconds": {"1": None}},
-        SAMPLE.to_dict() | {"exit_agreement": [1]}, SAMPLE.to_dict() | {"step_seconds": {}},
+        SAMPLE.to_dict() | {"exits": [1]},
+        SAMPLE.to_dict() | {"exits": {"2": {"seconds": 1, "confidences": [0.5], "hits": []}}},
+        SAMPLE.to_dict() | {"step_seconds": {}},
         SAMPLE.to_dict() | {"step_seconds": {"2": 0.1}},
     ],
 )  # fmt: skip
@@ -150,8 +156,9 @@ def test_a_cache_that_cannot_be_written_is_one_warning_and_no_more(model: tuple[
 def test_drafts_without_profile_do_not_measure(model: tuple[Model, list[str]], cache: Path) -> None:
     """Ten seconds before the first token of a plain generation."""
     loaded, said = model
-    for draft in ("none", "prompt-lookup", "early-exit"):
+    for draft in ("none", "prompt-lookup"):
         loaded.generate("The wind", max_new_tokens=3, draft=draft)
+    loaded.generate("The wind", max_new_tokens=3, draft="early-exit", exit_layer=4)
     assert said == []
     assert not cache.exists()
 
@@ -171,11 +178,14 @@ def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_a_measured_profile_covers_rows_and_exits(toy: Toy) -> None:
     """A row count or an exit that the controller will ask for and not find."""
-    found = measure(toy.model.sessions, toy.prompt)
+    found = measure(toy.model.sessions, [toy.prompt, toy.prompt[:9]])
     assert set(found.step_seconds) == {1, 2, 3, 4, 5, 6, 7, 8, 12, 16}
-    assert set(found.exit_seconds) == set(found.exit_agreement) == {2, 4, 5}
-    assert all(s > 0 for s in (*found.step_seconds.values(), *found.exit_seconds.values()))
-    assert all(0 <= a <= 1 for a in found.exit_agreement.values())
+    assert set(found.exits) == {2, 4, 5, 6}
+    for seconds in (*found.step_seconds.values(), found.hot_head_seconds, *(e.seconds for e in found.exits.values())):
+        assert seconds > 0
+    for each in found.exits.values():
+        assert len(each.confidences) == len(each.hits) == 80, "forty tokens behind each of two texts"
+        assert all(0 < c <= 1 + 1e-6 for c in each.confidences)
     assert found.verify_cost(1) == 1
     assert found.invariant_rows == invariant_rows(toy.model.sessions)
 
@@ -184,16 +194,16 @@ def test_agreement_of_exits_is_counted_on_the_models_own_text(make_toy: Callable
     """A model whose last layer adds nothing: its last exit agrees always, if the right rows are compared."""
     spec = type(fp32.spec)(layers=4, late=0.0, seed=9)
     idle = make_toy(spec, precision="fp32", exit_layers=(1, 2, 3), hot_vocab=320)
-    found = measure(idle.model.sessions, idle.prompt)
-    assert found.exit_agreement[2] == found.exit_agreement[3] == 1.0
-    assert found.exit_agreement[1] < 1.0
+    found = measure(idle.model.sessions, [idle.prompt])
+    assert found.exits[2].agreement == found.exits[3].agreement == found.exits[4].agreement == 1.0
+    assert found.exits[1].agreement < 1.0
 
 
 @pytest.mark.parametrize("context", [16, 24, 40, 150])
 def test_a_short_context_can_be_profiled(make_toy: Callable[..., Toy], fp32: Toy, context: int) -> None:
     """Probes at fixed positions beyond the context of a small model."""
     toy = make_toy(type(fp32.spec)(context=context, layers=2), precision="fp32")
-    found = measure(toy.model.sessions, toy.prompt)
+    found = measure(toy.model.sessions, [toy.prompt, toy.prompt[:9]])
     assert 1 in found.step_seconds
     assert found.invariant_rows is not None
 
