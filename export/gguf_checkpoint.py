@@ -20,6 +20,7 @@ from ..errors import CheckpointError, UnsupportedModelError
 from ..models.config import ModelConfig, check_model_type, from_gguf
 from .blocks import Blocks, Codes, Floats
 from .checkpoint import TokenizerSource
+from .gguf_header import check_gguf_header
 
 _GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -71,6 +72,7 @@ class GGUFCheckpoint:
             UnsupportedModelError: the architecture or a feature is unknown.
         """
         self.path = path
+        check_gguf_header(path)
         try:
             reader = GGUFReader(path)
             self.metadata: dict[str, Any] = {
@@ -82,7 +84,6 @@ class GGUFCheckpoint:
             raise _damaged(path, error) from error
         self._reader = reader
         self._tensors = {hf_name(t.name): t for t in reader.tensors}
-        self._check_sizes()
         check_model_type(self.metadata.get("general.architecture"), str(path))
         divisors = self._tensors.pop(_ROPE_FREQS, None)
         if "model.embed_tokens.weight" not in self._tensors:
@@ -97,15 +98,6 @@ class GGUFCheckpoint:
             "self_attn.q_proj.weight": rotary_row_order(self.config.num_attention_heads, self.config.head_dim),
             "self_attn.k_proj.weight": rotary_row_order(self.config.num_kv_heads, self.config.head_dim),
         }
-
-    def _check_sizes(self) -> None:
-        size = self.path.stat().st_size
-        for tensor in self._reader.tensors:
-            if int(tensor.data_offset) + int(tensor.n_bytes) > size:
-                raise CheckpointError(
-                    f"{self.path} is truncated: tensor {tensor.name} ends at byte "
-                    f"{int(tensor.data_offset) + int(tensor.n_bytes)}, the file at {size}; download it again."
-                )
 
     def field(self, key: str) -> Any:
         """A metadata value, arrays included, or None.

@@ -46,6 +46,10 @@ def _parser() -> Parser:
         help="token ids that a draft's short head scores (default: a third of the vocabulary, at most 16384)",
     )  # fmt: skip
     parser.add_argument("--force", action="store_true", help="replace an artifact that is there already")
+    parser.add_argument("--revision", metavar="REV", help="of a hub id: branch, tag or commit (default: main)")
+    parser.add_argument(
+        "--cache-dir", type=Path, metavar="DIR", help="of a hub id: the hub's cache (default: HF_HUB_CACHE)"
+    )
     parser.add_argument(
         "--verify", action="store_true", help="compare every block with PyTorch afterwards (needs selfspec[reference])"
     )
@@ -77,12 +81,12 @@ def _export(args: argparse.Namespace) -> None:
         hot_vocab=args.hot_vocab,
         force=args.force,
     )
-    checkpoint, name = open_model(args.model_id)
+    checkpoint, name = open_model(args.model_id, args.revision, args.cache_dir)
     output = Path(args.output or f"{name}-{options.precision}")
     report = export_model(checkpoint, name, output, options, progress_bar)
     print_report(report)
     if args.verify:
-        verify.verify_export(args.model_id, report.output)
+        verify.verify_export(checkpoint, report.output)
 
 
 def require_modules(names: Iterable[str], extra: str, purpose: str) -> None:
