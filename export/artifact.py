@@ -6,8 +6,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -37,6 +35,7 @@ from .checkpoint import Checkpoint, TokenizerSource
 from .graphs import cut, write_graphs
 from .vocabulary import coverage, split_head
 from .weights import BLOCK_SIZES, EXACT_BLOCK_SIZE, PRECISIONS, WeightsWriter, check_tensors
+from .workspace import clean_up, publish, workspace
 
 PARTITIONS = ("exits", "sublayer")
 LOW_COVERAGE = 0.85
@@ -88,25 +87,37 @@ def export_model(
     Raises:
         SelfSpecError: one sentence on what is wrong with the checkpoint, the options or the disk. Nothing is left.
     """
+    try:
+        clean_up(output)
+        _check_output(output, options)
+        report = _export(checkpoint, name, output, options, progress)
+    except OSError as error:
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
+        raise ArtifactError(f"{output} cannot be written ({reason}); nothing was left behind.") from error
+    return report
+
+
+def _check_output(output: Path, options: ExportOptions) -> None:
     if output.exists() and not options.force:
         raise ArtifactError(f"{output} exists already; remove it, name another output, or pass --force to replace it.")
     if output.exists() and not (output / MANIFEST_NAME).is_file():
         raise ArtifactError(f"{output} exists and is no artifact, so --force does not replace it; name another output.")
+
+
+def _export(
+    checkpoint: Checkpoint, name: str, output: Path, options: ExportOptions, progress: Progress
+) -> ExportReport:
     missing = [parent for parent in (output.parent, *output.parent.parents) if not parent.exists()]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-        try:
-            report = _write(checkpoint, name, folder, output, options, progress)
-            _publish(folder, output)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            if not output.exists():
-                _remove_empty(missing)
-    except OSError as error:
-        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
-        raise ArtifactError(f"{output} cannot be written ({reason}); nothing was left behind.") from error
-    return report
+        with workspace(output) as folder:
+            (folder / "new").mkdir()
+            report = _write(checkpoint, name, folder / "new", output, options, progress)
+            publish(folder, output)
+        return report
+    finally:
+        if not output.exists():
+            _remove_empty(missing)
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -114,22 +125,6 @@ def _remove_empty(folders: list[Path]) -> None:
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
-
-
-def _publish(folder: Path, output: Path) -> None:
-    folder.chmod(0o755)
-    if output.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-        output.rename(old / "replaced")
-        try:
-            folder.rename(output)
-        except OSError:
-            (old / "replaced").rename(output)  # should this fail too, the old artifact is at least not deleted
-            old.rmdir()
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        folder.rename(output)
 
 
 def _write(
