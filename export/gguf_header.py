@@ -99,7 +99,7 @@ class _Header:
 
     def _tensor(self) -> int:
         """Read one entry of the tensor table; returns where its data ends, counted from the start of all data."""
-        name = self._text(_MAX_KEY_BYTES, "a tensor's name")
+        name = self._text(_MAX_KEY_BYTES, "a tensor's name").decode("utf-8", "replace")
         count = self._number("<I", "a tensor's dimensions")
         if not 0 < count <= _MAX_DIMENSIONS:
             raise ValueError(f"tensor {name!r} has {count} dimensions")

@@ -184,3 +184,13 @@ def test_a_file_behind_a_link_is_refused(fp32: Toy, tmp_path: Path) -> None:
     (folder / "weights.bin").symlink_to(fp32.folder / "weights.bin")
     with pytest.raises(ArtifactError, match="symbolic link"):
         load(folder, threads=1)
+
+
+def test_more_context_than_rotary_tables_is_one_sentence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The weights are large enough for it, so only the kernel notices: a RuntimeError in the middle of a text."""
+    edit(folder, lambda m: m["model"].update(context_length=1000))
+    model = load(folder, threads=1)
+    assert model.generate("The", max_new_tokens=2, draft="none").token_ids
+    with pytest.raises(ArtifactError, match="cannot run"):
+        model.generate("The wind " * 150, max_new_tokens=2, draft="none")
+    assert capfd.readouterr().err == ""
