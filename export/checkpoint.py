@@ -15,7 +15,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..errors import CheckpointError, UnsupportedModelError
-from ..models.config import ModelConfig, from_hf
+from ..models.config import ModelConfig
+from ..models.hf_config import from_hf
 from .blocks import Blocks, Floats
 
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja")

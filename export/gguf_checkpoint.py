@@ -1,7 +1,8 @@
-"""GGUF files as checkpoints: names, shapes and row order translated to Hugging Face's.
+"""GGUF files as checkpoints: names, shapes, row order and norms translated to Hugging Face's.
 
-llama.cpp stores q and k of the llama architecture with their rows permuted for its interleaved rotary; rows are put
-back on reading, which is exact for quantised rows too, since blocks run along the input dimension.
+llama.cpp stores q and k of some architectures with their rows permuted for its interleaved rotary; rows are put back
+on reading, which is exact for quantised rows too, since blocks run along the input dimension. Gemma's norms it stores
+as gains, 1 + weight.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from ..errors import CheckpointError, UnsupportedModelError
-from ..models.config import ModelConfig, check_model_type, from_gguf
+from ..models.config import ModelConfig
+from ..models.gguf_config import from_gguf, model_type_of
+from ..models.registry import family_of
 from .blocks import Blocks, Codes, Floats
 from .checkpoint import TokenizerSource
 from .gguf_header import check_gguf_header
@@ -32,22 +35,32 @@ _LAYER_NAMES = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
+# With a norm of each sublayer's output there are names for both; without, ffn_norm is the MLP's only one.
+_PRE_NORM_NAMES = _LAYER_NAMES | {"ffn_norm": "post_attention_layernorm"}
+_OUTPUT_NORM_NAMES = _LAYER_NAMES | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_INTERLEAVED_ROTARY = ("granite", "llama", "smollm3")
 _ROPE_FREQS = "rope_freqs.weight"
 _DAMAGED = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, OSError)
 
 
-def hf_name(gguf_name: str) -> str:
+def hf_name(gguf_name: str, model_type: str) -> str:
     """'blk.3.attn_q.weight' → 'model.layers.3.self_attn.q_proj.weight'; unknown names are returned as they are."""
     match = _LAYER.fullmatch(gguf_name)
-    if match and match[2] in _LAYER_NAMES:
-        return f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}.weight"
+    names = _OUTPUT_NORM_NAMES if model_type in ("gemma3_text", "olmo2") else _PRE_NORM_NAMES
+    if match and match[2] in names:
+        return f"model.layers.{match[1]}.{names[match[2]]}.{match[3]}"
     return _GLOBAL_NAMES.get(gguf_name, gguf_name)
 
 
@@ -83,8 +96,8 @@ class GGUFCheckpoint:
         except _DAMAGED as error:
             raise _damaged(path, error) from error
         self._reader = reader
-        self._tensors = {hf_name(t.name): t for t in reader.tensors}
-        check_model_type(self.metadata.get("general.architecture"), str(path))
+        model_type = model_type_of(self.metadata.get("general.architecture"))
+        self._tensors = {hf_name(t.name, model_type): t for t in reader.tensors}
         divisors = self._tensors.pop(_ROPE_FREQS, None)
         if "model.embed_tokens.weight" not in self._tensors:
             raise CheckpointError(f"{path} has no token_embd.weight tensor; it is not a language model.")
@@ -92,12 +105,19 @@ class GGUFCheckpoint:
             self.metadata,
             tied="lm_head.weight" not in self._tensors,
             vocab_size=int(self._tensors["model.embed_tokens.weight"].shape[1]),
+            biases=self._biases(),
             rope_divisors=None if divisors is None else divisors.data.reshape(-1).tolist(),
         )
-        self._orders = {
-            "self_attn.q_proj.weight": rotary_row_order(self.config.num_attention_heads, self.config.head_dim),
-            "self_attn.k_proj.weight": rotary_row_order(self.config.num_kv_heads, self.config.head_dim),
-        }
+        self._orders: dict[str, NDArray[np.int64]] = {}
+        if model_type in _INTERLEAVED_ROTARY:
+            for name, heads in (("q_proj", self.config.num_attention_heads), ("k_proj", self.config.num_kv_heads)):
+                self._orders[f"self_attn.{name}"] = rotary_row_order(heads, self.config.head_dim)
+        self._norm_offset = np.float32(family_of(model_type).norm_offset)
+
+    def _biases(self) -> frozenset[str]:
+        layer = "model.layers.0"
+        places = {"qkv": "self_attn.q_proj", "output": "self_attn.o_proj", "mlp": "mlp.down_proj"}
+        return frozenset(kind for kind, place in places.items() if f"{layer}.{place}.bias" in self._tensors)
 
     def field(self, key: str) -> Any:
         """A metadata value, arrays included, or None.
@@ -119,14 +139,15 @@ class GGUFCheckpoint:
 
     def read(self, name: str, start: int, stop: int) -> Floats | Blocks:
         tensor = self._tensors[name]
-        order = next((o for suffix, o in self._orders.items() if name.endswith(suffix)), None)
+        order = next((o for place, o in self._orders.items() if place in name), None)
         rows = tensor.data[start:stop] if order is None else tensor.data[order[start:stop]]
         if tensor.tensor_type is GGMLQuantizationType.Q8_0:
             return _q8_0(rows)
         if tensor.tensor_type is GGMLQuantizationType.Q4_0:
             return _q4_0(rows)
         try:
-            return np.ascontiguousarray(dequantize(rows, tensor.tensor_type), dtype=np.float32)
+            values = np.ascontiguousarray(dequantize(rows, tensor.tensor_type), dtype=np.float32)
+            return values - self._norm_offset if "norm" in name and self._norm_offset else values
         except (NotImplementedError, KeyError) as error:
             raise UnsupportedModelError(
                 f"{self.path}: {name} is stored as {self.stored_type(name)}, which cannot be read yet."

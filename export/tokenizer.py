@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from ..errors import CheckpointError, UnsupportedModelError, unknown_name
+from . import sentencepiece
 from .checkpoint import read_json
+from .sentencepiece import CONTROL, USER_DEFINED
 
 if TYPE_CHECKING:
     from .gguf_checkpoint import GGUFCheckpoint
 
-_CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 
-_LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+def _split(digits: str) -> pre_tokenizers.PreTokenizer:
+    """Llama 3's and Qwen 2's way, which differ in how many digits stay together."""
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits + "|"
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), _byte_level(use_regex=False)])
+
+
+def _single_digits() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _byte_level(use_regex=True)])
 
 
 def _byte_level(*, use_regex: bool) -> pre_tokenizers.PreTokenizer:
@@ -28,16 +37,13 @@ def _byte_level(*, use_regex: bool) -> pre_tokenizers.PreTokenizer:
 
 def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
     """How text is split before merging, by llama.cpp's name for it (tokenizer.ggml.pre)."""
+    gpt2, llama3 = partial(_byte_level, use_regex=True), partial(_split, r"\p{N}{1,3}")
     known: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
-        "gpt-2": lambda: _byte_level(use_regex=True),
-        "default": lambda: _byte_level(use_regex=True),
-        "smollm": lambda: pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), _byte_level(use_regex=True)]
-        ),
-        "llama-bpe": lambda: pre_tokenizers.Sequence(
-            [pre_tokenizers.Split(Regex(_LLAMA3_SPLIT), "isolated"), _byte_level(use_regex=False)]
-        ),
-    }
+        "gpt-2": gpt2, "default": gpt2,
+        "smollm": _single_digits, "starcoder": _single_digits, "refact": _single_digits,
+        "llama-bpe": llama3, "dbrx": llama3, "smaug-bpe": llama3,
+        "qwen2": partial(_split, r"\p{N}"),
+    }  # fmt: skip
     if kind not in known:
         raise UnsupportedModelError(f"the GGUF's tokenizer.ggml.pre: {unknown_name('pre-tokenizer', kind, known)}")
     return known[kind]()
@@ -117,7 +123,7 @@ class FolderTokenizer:
 
 
 class GGUFTokenizer:
-    """A byte-level BPE vocabulary carried by a GGUF."""
+    """A byte-level BPE or SentencePiece vocabulary carried by a GGUF."""
 
     def __init__(self, checkpoint: GGUFCheckpoint) -> None:
         self._checkpoint = checkpoint
@@ -127,28 +133,63 @@ class GGUFTokenizer:
 
     def tokenizer_json(self) -> str:
         """Raises: UnsupportedModelError for another kind of vocabulary, CheckpointError for an incomplete one."""
-        kind = self._field("model")
-        if kind != "gpt2":
+        known: dict[str, Callable[[list[str]], Tokenizer]] = {"gpt2": self._byte_level, "llama": self._sentencepiece}
+        kind, tokens = self._field("model"), self._field("tokens")
+        if kind not in known:
             raise UnsupportedModelError(
-                f"{self._checkpoint.path}: the tokenizer is of kind {kind!r}; only gpt2 (byte-level BPE) "
-                "vocabularies are read from GGUF so far. Export the Hugging Face folder instead."
+                f"{self._checkpoint.path}: {unknown_name('tokenizer kind', str(kind), known)} "
+                "Export the Hugging Face folder instead."
             )
-        tokens, merges, types = self._field("tokens"), self._field("merges"), self._field("token_type")
-        if not tokens or not merges:
-            raise CheckpointError(f"{self._checkpoint.path} has no tokenizer vocabulary or merges.")
-        pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+        if not tokens:
+            raise CheckpointError(f"{self._checkpoint.path} has no tokenizer vocabulary.")
         try:
-            tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=pairs))
+            tokenizer = known[kind](tokens)
+            added = list(zip(tokens, self._field("token_type") or [], strict=False))
+            for token_type, special in ((CONTROL, True), (USER_DEFINED, False)):
+                new = [AddedToken(t, special=special, normalized=False) for t, k in added if k == token_type]
+                (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(new)
+            return str(tokenizer.to_str())
+        except (CheckpointError, UnsupportedModelError):
+            raise
         except Exception as error:  # the tokenizers library raises plain Exception
             raise CheckpointError(
                 f"{self._checkpoint.path}: tokenizer vocabulary and merges do not fit ({error}); download it again."
             ) from error
-        tokenizer.pre_tokenizer = _pre_tokenizer(self._field("pre") or "default")
+
+    def _byte_level(self, tokens: list[str]) -> Tokenizer:
+        merges, split = self._field("merges"), self._field("pre") or "default"
+        if not merges:
+            raise CheckpointError(f"{self._checkpoint.path} has no tokenizer merges.")
+        tokenizer = Tokenizer(
+            models.BPE(
+                vocab={token: i for i, token in enumerate(tokens)},
+                merges=[tuple(merge.split(" ", 1)) for merge in merges],
+                ignore_merges=split == "llama-bpe",  # Llama 3 takes a word that is a token as it is
+            )
+        )
+        if split == "qwen2":
+            tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = _pre_tokenizer(split)
         tokenizer.decoder = decoders.ByteLevel()
-        added = list(zip(tokens, types or [], strict=False))
-        tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in added if k == _CONTROL])
-        tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t, k in added if k == _USER_DEFINED])
-        return str(tokenizer.to_str())
+        return tokenizer
+
+    def _sentencepiece(self, tokens: list[str]) -> Tokenizer:
+        scores, types = self._field("scores") or [], self._field("token_type") or []
+        unknown = self._field("unknown_token_id")
+        unknown = 0 if unknown is None else unknown
+        prefix = self._field("add_space_prefix")
+        if not len(tokens) == len(scores) == len(types) or not 0 <= unknown < len(tokens):
+            raise CheckpointError(
+                f"{self._checkpoint.path}: the tokenizer has {len(tokens)} tokens, {len(scores)} scores, {len(types)} "
+                f"types and the unknown token {unknown}, which do not belong together; download it again."
+            )
+        if self._field("remove_extra_whitespaces"):
+            raise UnsupportedModelError(
+                f"{self._checkpoint.path}: a tokenizer that removes extra blanks is not supported."
+            )
+        return sentencepiece.tokenizer(
+            sentencepiece.Vocabulary(tokens, scores, types, unknown, space_prefix=prefix is None or bool(prefix))
+        )
 
     def chat_template(self) -> str | None:
         template = self._checkpoint.field("tokenizer.chat_template")
@@ -162,5 +203,7 @@ class GGUFTokenizer:
         return tuple(sorted(i for i in ids if 0 <= i < self._checkpoint.config.vocab_size))
 
     def bos_token_id(self) -> int | None:
-        ids = special_ids(self._field("bos_token_id"))
-        return ids[0] if ids and self._field("add_bos_token") else None
+        ids, added = special_ids(self._field("bos_token_id")), self._field("add_bos_token")
+        if added is None:  # llama.cpp's rule where the file does not say
+            added = self._field("model") == "llama" or self._field("pre") == "llama-bpe"
+        return ids[0] if ids and added else None

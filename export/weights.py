@@ -122,7 +122,8 @@ class WeightsWriter:
         self._align()
         segment = Segment("float32", shape, self._offset)
         for chunk in _chunks(spec, source):
-            self._write(chunk.dequantize() if isinstance(chunk, Blocks) else chunk)
+            values = chunk.dequantize() if isinstance(chunk, Blocks) else chunk
+            self._write(values + np.float32(spec.offset) if spec.offset else values)
         return StoredTensor(spec.name, shape, FLOAT_BITS, segment)
 
     def _quantised(self, spec: TensorSpec, source: Checkpoint, bits: int) -> StoredTensor:

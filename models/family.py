@@ -11,14 +11,22 @@ from .config import ModelConfig
 from .graph import GraphBuilder
 from .tensors import StoredTensor, TensorSpec
 
-COS, SIN = "rotary.cos", "rotary.sin"
-"""Names of the stored rotary tables: made by the exporter, not read from a checkpoint."""
+ROTARY, LOCAL_ROTARY = "rotary", "rotary.local"
+"""Names of the stored rotary tables, each a .cos and a .sin: made by the exporter, not read from a checkpoint."""
 
 Weights = Mapping[str, StoredTensor]
 
 
 class Family(Protocol):
     """One architecture. Every method only assembles components."""
+
+    @property
+    def norm_offset(self) -> float:
+        """What is added to a norm's weight to make its gain."""
+
+    @property
+    def mlp_input(self) -> str:
+        """The layer's submodule, by Hugging Face's name, that the residual stream enters before the MLP."""
 
     def tensor_specs(self, config: ModelConfig) -> list[TensorSpec]:
         """Every tensor of the checkpoint, each in exactly one spec, in the order of a forward pass."""

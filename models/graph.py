@@ -61,6 +61,12 @@ class GraphBuilder:
     ) -> Sequence[ir.Value]:
         return self._tape.op_multi_out(kind, inputs, attributes, num_outputs=num_outputs, domain=domain)
 
+    def constant(self, value: float | Sequence[int]) -> ir.Value:
+        """A float32 scalar or a list of int64, inside the graph."""
+        if isinstance(value, float):
+            return self.op("Constant", [], {"value_float": value})
+        return self.op("Constant", [], {"value_ints": list(value)})
+
     def weight(self, name: str, segment: Segment) -> ir.Value:
         """A reference to bytes of weights.bin; the same name twice is the same value."""
         if name not in self._weights:

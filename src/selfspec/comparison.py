@@ -70,6 +70,13 @@ def messages(prompt: Prompt) -> list[Message]:
     return [{"role": "user", "content": prompt.text}]
 
 
+def prompt_ids(model: Model, prompt: Prompt) -> list[int]:
+    """Through the chat template where the model has one, else as raw text, as a base model wants it."""
+    if model.codec.has_chat_template:
+        return model.codec.encode_chat(messages(prompt))
+    return model.codec.encode(prompt.text)
+
+
 def answer(
     model: Model, prompt: Prompt, conditions: Conditions, contender: Contender = PLAIN, plain: Answer | None = None
 ) -> Answer:
@@ -78,8 +85,8 @@ def answer(
     Args:
         plain: the plain answer under the same conditions, for contenders that need it.
     """
-    stream = model.stream(
-        messages=messages(prompt),
+    stream = model.stream_ids(
+        prompt_ids(model, prompt),
         max_new_tokens=conditions.max_new_tokens,
         draft=_drafter(contender, plain),
         exit_layer=contender.exit_layer,
@@ -112,7 +119,7 @@ def best_gap(model: Model, plain: Answer, position: int) -> float:
     """How far apart the two best logits are that plain decoding saw when it chose token ``position`` of its answer."""
     conversation = Conversation(model.sessions)
     stack = conversation.stack
-    logits = conversation.prefill(model.codec.encode_chat(messages(plain.prompt)))
+    logits = conversation.prefill(prompt_ids(model, plain.prompt))
     for token in plain.token_ids[:position]:
         hidden = stack.run(conversation.full_plan, stack.embed(np.asarray([token])), conversation.kv.length)
         conversation.kv.commit(1)

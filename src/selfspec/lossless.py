@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .artifacts import DEFAULT_FOLDER, ensure_artifact
+from .artifacts import DEFAULT_FOLDER, MODEL, ensure_artifact
 from .checks import Check, Group, Row, identity, judge, never
 from .cli import Parser, run_command
 from .comparison import Conditions, Contender, exits
 from .errors import UsageError, unknown_name
 from .prompts import Prompt, built_in_prompts, chosen, load_prompts, spread
+from .runtime.artifact import open_artifact
 from .runtime.model import Model, load, notify_stderr
 
 PRECISIONS = ("fp32", "int8", "int4")
@@ -26,6 +27,7 @@ _PROG = "selfspec.lossless"
 _QUANTISED_PROMPTS = 10
 _FEW_PROMPTS = 6  # one a category: for sampling, the identity draft and the draft that is always wrong
 _QUICK_TOKENS = 32
+_BEYOND_WINDOW = 10_000_000  # a question id that no set has
 _TEMPERATURE = 0.8
 _SEED = 7
 _HEADER = f"{'precision':9}  {'mode':11}  {'draft':13}  prompts  tokens  equal  near ties  accepted"
@@ -47,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog=_PROG, description="Compare drafted text with plain text, token for token. Takes a while.")
+    parser.add_argument("--model", default=MODEL, metavar="ALIAS", help=f"installed weights (default: {MODEL})")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="prompts in Spec-Bench's jsonl (default: our own)")
     parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="P,P,...", help="default: fp32,int8,int4")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default: 96, or 32 with --quick")
@@ -63,11 +66,26 @@ def _run(args: argparse.Namespace) -> Iterator[Row]:
     prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
     if args.quick:
         prompts = spread(prompts, _FEW_PROMPTS)
-    paths = {precision: ensure_artifact(args.artifacts, precision, notify_stderr) for precision in precisions}
-    print(f"{len(prompts)} prompts, {tokens} new tokens at most, compared with plain decoding\n\n{_HEADER}")
+    paths = {
+        precision: ensure_artifact(args.artifacts, precision, notify_stderr, args.model) for precision in precisions
+    }
+    prompts = (*prompts, *beyond_window(open_artifact(paths[precisions[0]]).manifest.model.sliding_window))
+    print(
+        f"{args.model}: {len(prompts)} prompts, {tokens} new tokens at most, compared with plain decoding\n\n{_HEADER}"
+    )
     for precision, path in paths.items():
         yield from check_model(load(path), precision, prompts, tokens)
     print()
+
+
+def beyond_window(sliding_window: int | None) -> tuple[Prompt, ...]:
+    """A prompt that the model's sliding layers cannot see whole: our own, one behind the other."""
+    if sliding_window is None:
+        return ()
+    texts = [prompt.text for prompt in built_in_prompts()]
+    characters = 8 * sliding_window  # more than any tokenizer needs for that many tokens of prose
+    repeated = "\n\n".join(texts * (1 + characters // sum(map(len, texts))))
+    return (Prompt(_BEYOND_WINDOW, "summarization", repeated[:characters]),)
 
 
 def _precisions(text: str) -> list[str]:

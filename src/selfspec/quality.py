@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .comparison import messages
+from .comparison import prompt_ids
 from .prompts import built_in_prompts
 from .runtime.conversation import Conversation
 from .runtime.model import Model
@@ -40,8 +40,7 @@ def record(model: Model, tokens: int = TOKENS) -> list[Recording]:
     prompts = built_in_prompts()
     while tokens > 0 and len(recordings) < len(prompts):
         each = -(-tokens // (len(prompts) - len(recordings)))
-        prompt, codec = prompts[len(recordings)], model.codec
-        ids = codec.encode_chat(messages(prompt)) if codec.has_chat_template else codec.encode(prompt.text)
+        ids = prompt_ids(model, prompts[len(recordings)])
         answer = tuple(token.id for token in model.stream_ids(ids, max_new_tokens=each, draft="prompt-lookup"))
         recordings.append(Recording(tuple(ids), answer))
         tokens -= len(answer)

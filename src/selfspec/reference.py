@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .models.config import ModelConfig
+from .models.registry import family_of
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -76,6 +77,7 @@ class Reference:
         import torch
 
         layers, seen = self._model.model.layers, {}
+        mlp_input = family_of(self._config.model_type).mlp_input
         hooks = []
 
         def watch(module: Any, key: int) -> None:
@@ -86,7 +88,7 @@ class Reference:
 
         for i, layer in enumerate(layers):
             watch(layer, 2 * i)
-            watch(layer.post_attention_layernorm, 2 * i + 1)
+            watch(getattr(layer, mlp_input), 2 * i + 1)
         watch(self._model.model.norm, 2 * len(layers))
         with torch.no_grad():
             logits = self._model(torch.from_numpy(ids[None])).logits[0].numpy()

@@ -133,7 +133,7 @@ def test_the_last_line_says_no_and_so_does_the_exit_code(
     model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(engine, "verify_matching", accept_everything)
-    monkeypatch.setattr(lossless, "ensure_artifact", lambda folder, precision, say: model.artifact.path)
+    monkeypatch.setattr(lossless, "ensure_artifact", lambda folder, precision, say, name: model.artifact.path)
     monkeypatch.setattr(lossless, "built_in_prompts", lambda: PROMPTS)
     assert lossless.main(["--precision", "int8", "--max-new-tokens", "12"]) == 1
     out = capsys.readouterr().out
@@ -157,3 +157,10 @@ def test_usage_mistakes_are_one_sentence(
     assert found in err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_prompt_beyond_the_window_is_added_where_there_is_a_window() -> None:
+    assert lossless.beyond_window(None) == ()
+    (prompt,) = lossless.beyond_window(512)
+    assert len(prompt.text) == 8 * 512
+    assert len(prompt.text.split()) > 512

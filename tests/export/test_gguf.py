@@ -37,14 +37,21 @@ LLAMA_NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
 }  # fmt: skip
+OUTPUT_NORM_NAMES = {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+ARCHITECTURES = {"gemma3_text": "gemma3"}  # llama.cpp's name, where it is another
+INTERLEAVED = ("llama", "granite", "smollm3")  # whose q and k the converter permutes
 TEXTS = (
     "Plain words, and  two spaces.", "In 1987 there were 2,345 of them.", "def f(x): return x**2  # code\n\tpass",
     "smile 😀 and family 👩‍👩‍👧", "Привет, мир! Ещё 12 раз.", "don't we'll I'd", "   leading\r\n\r\nlines   ", "日本語",
 )  # fmt: skip
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, family: str) -> str:
     top = {
         "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
         "lm_head.weight": "output.weight",
@@ -52,7 +59,8 @@ def gguf_name(name: str) -> str:
     if name in top:
         return top[name]
     _, _, layer, *middle, suffix = name.split(".")
-    return f"blk.{layer}.{LLAMA_NAMES['.'.join(middle)]}.{suffix}"
+    names = LLAMA_NAMES | (OUTPUT_NORM_NAMES if family in ("gemma3_text", "olmo2") else {})
+    return f"blk.{layer}.{names['.'.join(middle)]}.{suffix}"
 
 
 def permuted(weights: NDArray[Any], heads: int) -> NDArray[Any]:
@@ -75,8 +83,8 @@ def write_gguf(
     extra: dict[str, Floats] | None = None,
     pre: str | None = "gpt-2",
 ) -> Path:
-    """A llama GGUF as llama.cpp's converter writes it. Vectors stay float32, as there."""
-    writer = gguf.GGUFWriter(path, "llama")
+    """A GGUF as llama.cpp's converter writes it. Vectors stay float32, as there."""
+    writer = gguf.GGUFWriter(path, ARCHITECTURES.get(spec.family, spec.family))
     writer.add_context_length(spec.context)
     writer.add_embedding_length(spec.hidden)
     writer.add_block_count(spec.layers)
@@ -85,7 +93,7 @@ def write_gguf(
     writer.add_head_count_kv(spec.kv_heads)
     writer.add_key_length(spec.head_dim)
     writer.add_rope_dimension_count(spec.head_dim)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(spec.hf_config()["rope_theta"])
     writer.add_layer_norm_rms_eps(1e-5)
     if tokenizer is not None:
         model = json.loads(tokenizer.to_str())["model"]
@@ -102,15 +110,21 @@ def write_gguf(
             writer.add_bool(key, value)
         elif isinstance(value, int):
             writer.add_uint32(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
         else:
             writer.add_string(key, value)
     for name, values in weights.items():
         for part, heads in (("q_proj", spec.heads), ("k_proj", spec.kv_heads)):
-            if part in name:
+            if part in name and spec.family in INTERLEAVED:
                 values = permuted(values, heads)
+        if "norm" in name and spec.family == "gemma3_text":
+            values = values + np.float32(1)
         kind = kinds(name) if values.ndim == 2 else Kind.F32
         data = values if kind is Kind.F32 else quantize(values, kind)
-        writer.add_tensor(gguf_name(name), np.ascontiguousarray(data), raw_dtype=None if kind is Kind.F32 else kind)
+        writer.add_tensor(
+            gguf_name(name, spec.family), np.ascontiguousarray(data), raw_dtype=None if kind is Kind.F32 else kind
+        )
     for name, values in (extra or {}).items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -155,11 +169,27 @@ def as_stored(weights: dict[str, Floats], kinds: Callable[[str], Kind]) -> dict[
 
 def test_names_are_translated_and_unknown_ones_kept() -> None:
     """A tensor under a wrong name is a missing and an unexpected one: the message should show what the file says."""
-    assert hf_name("token_embd.weight") == "model.embed_tokens.weight"
-    assert hf_name("blk.17.ffn_down.weight") == "model.layers.17.mlp.down_proj.weight"
-    assert hf_name("blk.0.attn_norm.weight") == "model.layers.0.input_layernorm.weight"
-    for unknown in ("blk.0.attn_q.bias", "blk.0.ffn_gate_inp.weight", "blk.x.attn_q.weight", "rope_freqs.weight"):
-        assert hf_name(unknown) == unknown
+    assert hf_name("token_embd.weight", "llama") == "model.embed_tokens.weight"
+    assert hf_name("blk.17.ffn_down.weight", "llama") == "model.layers.17.mlp.down_proj.weight"
+    assert hf_name("blk.0.attn_norm.weight", "qwen3") == "model.layers.0.input_layernorm.weight"
+    assert hf_name("blk.0.attn_q.bias", "qwen2") == "model.layers.0.self_attn.q_proj.bias"
+    assert hf_name("blk.0.attn_k_norm.weight", "qwen3") == "model.layers.0.self_attn.k_norm.weight"
+    for unknown in (
+        "blk.0.ffn_gate_inp.weight",
+        "blk.x.attn_q.weight",
+        "rope_freqs.weight",
+        "blk.0.post_ffw_norm.weight",
+    ):
+        assert hf_name(unknown, "llama") == unknown
+
+
+def test_ffn_norm_is_another_norm_where_outputs_are_normed_too() -> None:
+    """Gemma's ffn_norm stands before the MLP and is not called post_attention_layernorm, which it also has."""
+    for model_type in ("gemma3_text", "olmo2"):
+        assert hf_name("blk.1.post_attention_norm.weight", model_type).endswith("1.post_attention_layernorm.weight")
+        assert hf_name("blk.1.ffn_norm.weight", model_type).endswith("1.pre_feedforward_layernorm.weight")
+        assert hf_name("blk.1.post_ffw_norm.weight", model_type).endswith("1.post_feedforward_layernorm.weight")
+    assert hf_name("blk.1.ffn_norm.weight", "granite").endswith("1.post_attention_layernorm.weight")
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 4), (4, 16), (3, 64), (9, 8)])
@@ -223,6 +253,45 @@ def test_a_gguf_and_its_folder_give_the_same_fp32_artifact(
     assert configs[0] == configs[1]
     logits = [Conversation(model.sessions).prefill([5, 77, 130, 9]) for model in models]
     np.testing.assert_array_equal(logits[0], logits[1])
+
+
+# family → what of its toy GGUF's metadata is particular, and the config.json that says the same.
+FAMILY_FILES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "qwen2": ({}, {}),
+    "qwen3": ({}, {"use_sliding_window": False}),
+    "gemma3_text": (
+        {"gemma3.attention.sliding_window": 12, "gemma3.rope.freq_base_swa": 500.0},
+        {"sliding_window_pattern": 6, "query_pre_attn_scalar": 16},
+    ),
+    "smollm3": ({}, {"no_rope_layers": [1, 1, 1, 0, 1, 1, 1]}),
+    "granite": (
+        {"granite.attention.scale": 0.5, "granite.embedding_scale": 1.5, "granite.residual_scale": 0.75,
+         "granite.logit_scale": 3.0},
+        {"attention_multiplier": 0.5, "residual_multiplier": 0.75},
+    ),
+    "olmo2": ({}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILY_FILES)
+def test_every_familys_gguf_and_its_folder_give_the_same_artifact(
+    tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path, family: str
+) -> None:
+    """Rows permuted for one architecture and not for another, norms as gains, biases found by their tensors."""
+    metadata, config = FAMILY_FILES[family]
+    spec = replace(spec, family=family, layers=7, config=config)
+    weights = tools.weights(spec)
+    folder = tools.write(tmp_path / "folder", spec)
+    file = write_gguf(tmp_path / "m.gguf", spec, weights, tokenizer=tokenizer, metadata=metadata)
+    options: dict[str, Any] = {"precision": "fp32", "exit_layers": (1,)}
+    ours, theirs = tools.export(file, tmp_path / "a", **options), tools.export(folder, tmp_path / "b", **options)
+    models = [load(artifact, threads=1) for artifact in (ours, theirs)]
+    configs = [replace(model.artifact.manifest.model, rms_norm_eps=1.0) for model in models]  # float32 in one of them
+    assert configs[0] == configs[1]
+    logits = [Conversation(model.sessions).prefill([5, 77, 130, 9] * 6) for model in models]
+    np.testing.assert_allclose(logits[0], logits[1], atol=1e-4)  # Gemma's 1 + weight is rounded once more in the file
+    if family != "gemma3_text":
+        assert (ours / "weights.bin").read_bytes() == (theirs / "weights.bin").read_bytes()
 
 
 @pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("int4", 4)])
@@ -327,7 +396,7 @@ def test_the_tokenizer_agrees_with_hugging_faces(
     assert source.chat_template() is None
 
 
-@pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "default", None])
+@pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2", "default", None])
 def test_pre_tokenizers_split_as_the_originals_do(
     tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path, pre: str | None
 ) -> None:
@@ -342,10 +411,11 @@ def test_pre_tokenizers_split_as_the_originals_do(
     pieces = [piece for piece, _ in ours.pre_tokenizer.pre_tokenize_str("in 12345 days")]
     expected = {
         "smollm": ["in", "Ġ", "1", "2", "3", "4", "5", "Ġdays"], "llama-bpe": ["in", "Ġ", "123", "45", "Ġdays"],
+        "qwen2": ["in", "Ġ", "1", "2", "3", "4", "5", "Ġdays"],
     }.get(pre or "", ["in", "Ġ12345", "Ġdays"])  # fmt: skip
     assert pieces == expected
     for text in TEXTS:
-        if pre != "llama-bpe":
+        if pre not in ("llama-bpe", "qwen2"):
             assert ours.encode(text).ids == original.encode(text).ids, text
         assert ours.decode(ours.encode(text).ids) == text
 
@@ -370,11 +440,22 @@ def test_a_beginning_of_sequence_token_only_where_the_file_asks_for_one(
         assert source.generation_config() == {"eos_token_id": [1, 9]}
 
 
-@pytest.mark.parametrize(("model", "named"), [("llama", "'llama'.*gpt2"), (None, "None.*gpt2")])
+@pytest.mark.parametrize(("pre", "expected"), [("llama-bpe", 0), ("smollm", None)])
+def test_llama3_files_that_do_not_say_so_want_a_beginning_of_sequence(
+    tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path, pre: str, expected: int | None
+) -> None:
+    """llama.cpp decides it by the pre-tokenizer, and takes words that are tokens as they are."""
+    file = write_gguf(tmp_path / "m.gguf", spec, tools.weights(spec), tokenizer=tokenizer, pre=pre)
+    source = GGUFCheckpoint(file).tokenizer_files()
+    assert source.bos_token_id() == expected
+    assert json.loads(source.tokenizer_json())["model"]["ignore_merges"] == (pre == "llama-bpe")
+
+
+@pytest.mark.parametrize(("model", "named"), [("bert", "'bert': known are gpt2, llama"), (None, "None.*gpt2")])
 def test_another_kind_of_vocabulary_is_refused_by_name(
     tools: Tools, spec: ToySpec, tmp_path: Path, model: str | None, named: str
 ) -> None:
-    """A SentencePiece vocabulary read as byte-level BPE gives nonsense ids."""
+    """A WordPiece vocabulary read as byte-level BPE gives nonsense ids."""
     metadata = {} if model is None else {"tokenizer.ggml.model": model}
     file = write_gguf(tmp_path / "m.gguf", spec, tools.weights(spec), metadata=metadata)
     with pytest.raises(UnsupportedModelError, match=named):
@@ -396,8 +477,8 @@ def test_an_unknown_pre_tokenizer_is_refused_by_name(
     tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     """Guessing one gives other ids for numbers, and a model that is a little worse."""
-    file = write_gguf(tmp_path / "m.gguf", spec, tools.weights(spec), tokenizer=tokenizer, pre="qwen2")
-    with pytest.raises(UnsupportedModelError, match=r"tokenizer\.ggml\.pre: unknown pre-tokenizer 'qwen2'"):
+    file = write_gguf(tmp_path / "m.gguf", spec, tools.weights(spec), tokenizer=tokenizer, pre="tekken")
+    with pytest.raises(UnsupportedModelError, match=r"tokenizer\.ggml\.pre: unknown pre-tokenizer 'tekken'"):
         GGUFCheckpoint(file).tokenizer_files().tokenizer_json()
 
 
@@ -463,7 +544,9 @@ def test_another_architecture_is_refused_by_name(spec: ToySpec, tools: Tools, tm
     path = tmp_path / "m.gguf"
     write_gguf(path, spec, tools.weights(spec))
     path.write_bytes(path.read_bytes().replace(b"llama", b"mamba"))
-    with pytest.raises(UnsupportedModelError, match="unknown model type 'mamba': known are llama"):
+    with pytest.raises(
+        UnsupportedModelError, match="unknown model type 'mamba': known are gemma3_text, granite, llama"
+    ):
         open_model(str(path))
 
 
@@ -477,11 +560,11 @@ def test_a_missing_embedding_is_named(spec: ToySpec, tools: Tools, tmp_path: Pat
 def test_missing_and_unexpected_tensors_are_named(
     spec: ToySpec, tools: Tools, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """As for folders; a bias under GGUF's name says where to look."""
+    """As for folders; a bias in one layer only is no bias of the model."""
     weights = tools.weights(spec)
-    bias = {"blk.0.attn_q.bias": np.zeros(64, np.float32)}
+    bias = {"blk.1.attn_q.bias": np.zeros(64, np.float32)}
     file = write_gguf(tmp_path / "more.gguf", spec, weights, tokenizer=tokenizer, extra=bias)
-    with pytest.raises(CheckpointError, match=r"blk\.0\.attn_q\.bias"):
+    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.self_attn\.q_proj\.bias"):
         tools.export(file, tmp_path / "a")
     del weights["model.layers.1.mlp.up_proj.weight"]
     file = write_gguf(tmp_path / "less.gguf", spec, weights, tokenizer=tokenizer)

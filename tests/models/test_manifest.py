@@ -27,7 +27,7 @@ from selfspec.models.manifest import (
 GRAPHS = ("embed", "block_000_001", "block_001_003", "head_hot", "head_rest")
 MANIFEST = Manifest(
     format_version=FORMAT_VERSION, name="toy", target="cpu", precision="int4",
-    model=ModelConfig("llama", 32, 64, 96, 3, 4, 2, 16, 1e-5, 128, RopeConfig(1e4, divisors=(1.0,) * 8), False),
+    model=ModelConfig("llama", 32, 64, 96, 3, 4, 2, 16, 1e-5, 128, RopeConfig(1e4, divisors=(1.0,) * 8), False, 0.25),
     quantization=Quantization(4, 8, 32, "F32×3"),
     embed_graph="graphs/cpu/embed.onnx",
     units=(Unit("graphs/cpu/block_000_001.onnx", 0, 2), Unit("graphs/cpu/block_001_003.onnx", 2, 6)),

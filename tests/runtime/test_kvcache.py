@@ -23,7 +23,7 @@ from selfspec.runtime.stack import Floats, Plan
 if TYPE_CHECKING:
     from tests.conftest import Toy
 
-CONFIG = ModelConfig("llama", 8, 16, 16, 2, 2, 1, 16, 1e-5, 24, RopeConfig(1e4), False)
+CONFIG = ModelConfig("llama", 8, 16, 16, 2, 2, 1, 16, 1e-5, 24, RopeConfig(1e4), False, 0.25)
 
 
 @pytest.fixture

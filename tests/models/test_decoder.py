@@ -1,4 +1,4 @@
-"""The Llama family's graphs against a forward pass written down in NumPy, in float64: no torch needed."""
+"""The decoder's graphs, as Llama, against a forward pass written down in NumPy, in float64: no torch needed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,292 @@
+"""Hugging Face's ``config.json`` → :class:`ModelConfig`. Knows Hugging Face's key names and its defaults.
+
+A key that is not listed here may change what a model computes, so a value of it that is not neutral is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import CheckpointError, UnsupportedModelError, unknown_name
+from .config import (
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    RopeConfig,
+    RopeScaling,
+    YarnScaling,
+    check_model_type,
+)
+from .foreign import Settings
+
+_WHERE = "config.json"
+# Keys that change nothing in the forward pass this project builds.
+_INERT_KEYS = frozenset(
+    "architectures model_type torch_dtype dtype transformers_version use_cache attention_dropout "
+    "initializer_range bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id is_llama_config "
+    "transformers.js_config output_attentions output_hidden_states return_dict torchscript "
+    "task_specific_params problem_type finetuning_task id2label label2id prefix tokenizer_class "
+    "chunk_size_feed_forward is_decoder is_encoder_decoder begin_suppress_tokens suppress_tokens max_length "
+    "min_length do_sample num_beams temperature top_k top_p unsloth_version unsloth_fixed cache_implementation "
+    "attn_implementation resid_pdrop hidden_dropout pretraining_tp".split()
+)
+_SHARED_KEYS = frozenset(
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
+    "rms_norm_eps max_position_embeddings rope_theta rope_scaling rope_parameters tie_word_embeddings "
+    "hidden_act".split()
+)
+_WINDOW_KEYS = "use_sliding_window sliding_window max_window_layers layer_types"
+_OWN_KEYS = {
+    "gemma3_text": "hidden_activation query_pre_attn_scalar sliding_window sliding_window_pattern layer_types "
+    "rope_local_base_freq",
+    "granite": "attention_bias mlp_bias embedding_multiplier residual_multiplier attention_multiplier logits_scaling",
+    "llama": "attention_bias mlp_bias",
+    "olmo2": "attention_bias",
+    "qwen2": _WINDOW_KEYS,
+    "qwen3": f"attention_bias {_WINDOW_KEYS}",
+    "smollm3": f"attention_bias mlp_bias no_rope_layers no_rope_layer_interval {_WINDOW_KEYS}",
+}
+_DEFAULT_HEAD_DIM = {"gemma3_text": 256, "qwen3": 128}  # elsewhere hidden_size ÷ num_attention_heads
+_DEFAULT_THETA = {"smollm3": 2e6}
+_TIED_BY_DEFAULT = ("gemma3_text", "smollm3")
+_ROPE_KEYS = frozenset(
+    "rope_theta rope_type type factor low_freq_factor high_freq_factor original_max_position_embeddings "
+    "attention_factor beta_fast beta_slow mscale mscale_all_dim truncate partial_rotary_factor".split()
+)
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+
+def from_hf(data: Mapping[str, Any]) -> ModelConfig:
+    """Translate a ``config.json``.
+
+    Raises:
+        CheckpointError: a needed key is missing or not a number.
+        UnsupportedModelError: unknown model type, or a feature this version lacks, named.
+    """
+    model_type = check_model_type(data.get("model_type"), _WHERE)
+    known = _INERT_KEYS | _SHARED_KEYS | set(_OWN_KEYS[model_type].split())
+    unknown = [
+        key for key, value in data.items()
+        if key not in known and not key.startswith("_") and value not in (None, False, [], {})
+    ]  # fmt: skip
+    if unknown:
+        raise UnsupportedModelError(
+            f"{_WHERE}: {', '.join(sorted(unknown))} may change what the model computes and is not supported."
+        )
+    s = Settings(data, _WHERE)
+    shared = _shared(s, model_type)
+    own = _READERS[model_type](s, shared)
+    if "rope" not in own:
+        own["rope"] = _rope(s, _DEFAULT_THETA.get(model_type, 1e4))
+    return ModelConfig(**(shared | own))
+
+
+def _shared(s: Settings, model_type: str) -> dict[str, Any]:
+    heads, hidden = s.whole("num_attention_heads"), s.whole("hidden_size")
+    head_dim = _DEFAULT_HEAD_DIM.get(model_type)
+    if head_dim is None and s.get("head_dim") is None:
+        if heads <= 0 or hidden % heads:
+            raise UnsupportedModelError(f"{_WHERE}: hidden_size {hidden} does not divide into {heads} attention heads.")
+        head_dim = hidden // heads
+    head_dim = s.whole("head_dim", head_dim)
+    return {
+        "model_type": model_type,
+        "vocab_size": s.whole("vocab_size"),
+        "hidden_size": hidden,
+        "intermediate_size": s.whole("intermediate_size"),
+        "num_layers": s.whole("num_hidden_layers"),
+        "num_attention_heads": heads,
+        "num_kv_heads": s.whole("num_key_value_heads", heads),
+        "head_dim": head_dim,
+        "rms_norm_eps": s.number("rms_norm_eps"),
+        "context_length": s.whole("max_position_embeddings"),
+        "tie_word_embeddings": s.flag("tie_word_embeddings", model_type in _TIED_BY_DEFAULT),
+        "attention_scale": 1 / math.sqrt(head_dim) if head_dim > 0 else 0.0,
+        "activation": _activation(s, "hidden_activation" if model_type == "gemma3_text" else "hidden_act"),
+    }
+
+
+def _activation(s: Settings, key: str) -> str:
+    value = s.get(key)
+    value = "gelu_pytorch_tanh" if value is None and key == "hidden_activation" else "silu" if value is None else value
+    if value not in _ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"{_WHERE}: {key} = {value!r} is not supported; known are {', '.join(_ACTIVATIONS)}."
+        )
+    return _ACTIVATIONS[value]
+
+
+def _llama(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    return _attention_bias(s) | {"mlp_bias": s.flag("mlp_bias", False)}
+
+
+def _attention_bias(s: Settings) -> dict[str, Any]:
+    bias = s.flag("attention_bias", False)
+    return {"qkv_bias": bias, "output_bias": bias}
+
+
+def _qwen2(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    return {"qkv_bias": True} | _late_window(s, shared)
+
+
+def _qwen3(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    return _attention_bias(s) | {"qk_norm": "head"} | _late_window(s, shared)
+
+
+def _late_window(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Layers from ``max_window_layers`` on slide, where sliding is switched on at all."""
+    window = s.whole("sliding_window", 4096) if s.flag("use_sliding_window", False) else None
+    first = s.whole("max_window_layers", 28)
+    return _sliding(s, shared, window, lambda layer: layer >= first)
+
+
+def _smollm3(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """In ``no_rope_layers`` a 1 means that the layer *has* rope, a 0 that it has none."""
+    layers, listed = shared["num_layers"], s.get("no_rope_layers")
+    interval = s.whole("no_rope_layer_interval", 4)
+    if listed is None:
+        if interval <= 0:
+            raise UnsupportedModelError(f"{_WHERE}: no_rope_layer_interval is {interval}; it must be positive.")
+        nope = tuple(range(interval - 1, layers, interval))
+    else:
+        if not isinstance(listed, list) or len(listed) < layers or any(flag not in (0, 1) for flag in listed):
+            raise CheckpointError(f"{_WHERE}: no_rope_layers must be a list of {layers} flags, 0 or 1.")
+        nope = tuple(i for i, rotated in enumerate(listed[:layers]) if not rotated)
+    window = s.whole("sliding_window") if s.flag("use_sliding_window", False) and s.get("sliding_window") else None
+    return _llama(s, shared) | {"nope_layers": nope} | _sliding(s, shared, window, lambda layer: layer in nope)
+
+
+def _gemma3(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    scalar, pattern = s.number("query_pre_attn_scalar", 256), s.whole("sliding_window_pattern", 6)
+    if scalar <= 0 or pattern <= 0:
+        raise UnsupportedModelError(f"{_WHERE}: query_pre_attn_scalar and sliding_window_pattern must be positive.")
+    rope, local = _gemma3_ropes(s)
+    sliding = _sliding(s, shared, s.whole("sliding_window", 4096), lambda layer: (layer + 1) % pattern != 0)
+    return sliding | {
+        "rope": rope,
+        "local_rope": local if sliding["sliding_layers"] else None,
+        "attention_scale": scalar**-0.5,
+        "qk_norm": "head",
+        "embedding_multiplier": math.sqrt(shared["hidden_size"]) if shared["hidden_size"] > 0 else 1.0,
+    }
+
+
+def _gemma3_ropes(s: Settings) -> tuple[RopeConfig, RopeConfig]:
+    both = s.get("rope_parameters")
+    if both is None:  # before transformers 5: scaling is for the full layers alone
+        return _rope(s, 1e6), RopeConfig(s.number("rope_local_base_freq", 1e4))
+    kinds = (_FULL, _SLIDING)
+    if not isinstance(both, Mapping) or {*both} - {*kinds} or not all(isinstance(v, Mapping) for v in both.values()):
+        raise CheckpointError(f"{_WHERE}: rope_parameters of gemma3_text must hold settings of {' and '.join(kinds)}.")
+
+    def one(kind: str, theta: float) -> RopeConfig:
+        return _rope(Settings({**s.data, "rope_parameters": both.get(kind), "rope_scaling": None}, _WHERE), theta)
+
+    return one(_FULL, s.number("rope_theta", 1e6)), one(_SLIDING, s.number("rope_local_base_freq", 1e4))
+
+
+def _granite(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    return _llama(s, shared) | {
+        "embedding_multiplier": s.number("embedding_multiplier", 1),
+        "residual_multiplier": s.number("residual_multiplier", 1),
+        "attention_scale": s.number("attention_multiplier", 1),
+        "logits_divisor": s.number("logits_scaling", 1),
+    }
+
+
+def _olmo2(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    return _attention_bias(s) | {"qk_norm": "projection"}
+
+
+_READERS: dict[str, Callable[[Settings, Mapping[str, Any]], dict[str, Any]]] = {
+    "gemma3_text": _gemma3,
+    "granite": _granite,
+    "llama": _llama,
+    "olmo2": _olmo2,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "smollm3": _smollm3,
+}
+
+
+def _sliding(
+    s: Settings, shared: Mapping[str, Any], window: int | None, slides: Callable[[int], bool]
+) -> dict[str, Any]:
+    """From ``layer_types`` where it is given, else by the family's rule."""
+    types, layers = s.get("layer_types"), shared["num_layers"]
+    if types:
+        if not isinstance(types, list) or len(types) != layers:
+            raise CheckpointError(f"{_WHERE}: layer_types must be a list of {layers} names.")
+        for kind in types:
+            if kind not in (_FULL, _SLIDING):
+                raise UnsupportedModelError(f"{_WHERE}: {unknown_name('layer type', str(kind), (_FULL, _SLIDING))}")
+        sliding = tuple(i for i, kind in enumerate(types) if kind == _SLIDING)
+    elif window is None or not 0 < layers < 10**5:
+        sliding = ()
+    else:
+        sliding = tuple(i for i in range(layers) if slides(i))
+    return {"sliding_window": window if sliding else None, "sliding_layers": sliding}
+
+
+def _rope(s: Settings, default_theta: float) -> RopeConfig:
+    # transformers 5 writes rope_parameters, older versions rope_theta beside rope_scaling.
+    raw = s.get("rope_parameters") or s.get("rope_scaling") or {}
+    if not isinstance(raw, Mapping):
+        raise CheckpointError(f"{_WHERE}: rope settings are {raw!r}, where an object was expected.")
+    for source in (raw, s.data):
+        if source.get("partial_rotary_factor") not in (None, 1, 1.0):
+            raise UnsupportedModelError(
+                f"{_WHERE}: partial_rotary_factor = {source['partial_rotary_factor']!r} is not supported; only 1 is."
+            )
+    unknown = sorted(str(key) for key, value in raw.items() if key not in _ROPE_KEYS and value is not None)
+    if unknown:
+        raise UnsupportedModelError(f"{_WHERE}: the rope setting {', '.join(unknown)} is not supported.")
+    r = Settings(raw, f"{_WHERE} rope scaling")
+    theta = r.number("rope_theta", s.number("rope_theta", default_theta))
+    kind = r.get("rope_type") or r.get("type") or "default"
+    if kind == "default":
+        return RopeConfig(theta)
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        raise UnsupportedModelError(f"{_WHERE}: {unknown_name('rope scaling', str(kind), ('default', *_SCALINGS))}")
+    return RopeConfig(theta, scaling=_SCALINGS[kind](r, s.whole("max_position_embeddings")))
+
+
+def _linear(r: Settings, context: int) -> RopeScaling:
+    return LinearScaling(r.number("factor"))
+
+
+def _llama3(r: Settings, context: int) -> RopeScaling:
+    return Llama3Scaling(
+        factor=r.number("factor"),
+        low_freq_factor=r.number("low_freq_factor"),
+        high_freq_factor=r.number("high_freq_factor"),
+        original_max_position_embeddings=r.whole("original_max_position_embeddings", context),
+    )
+
+
+def _yarn(r: Settings, context: int) -> RopeScaling:
+    original = r.whole("original_max_position_embeddings", context)
+    factor = r.number("factor", context / original if original > 0 else None)
+    mscale, mscale_all = r.number("mscale", 0), r.number("mscale_all_dim", 0)
+    inferred = yarn_attention_factor(factor, 1)
+    if mscale and mscale_all:
+        inferred = yarn_attention_factor(factor, mscale) / yarn_attention_factor(factor, mscale_all)
+    return YarnScaling(
+        factor=factor,
+        original_max_position_embeddings=original,
+        attention_factor=r.number("attention_factor", inferred),
+        beta_fast=r.number("beta_fast", 32),
+        beta_slow=r.number("beta_slow", 1),
+        truncate=r.flag("truncate", True),
+    )
+
+
+def yarn_attention_factor(factor: float, mscale: float) -> float:
+    """What YaRN multiplies cosines and sines by where nothing else is said."""
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+_SCALINGS: dict[str, Callable[[Settings, int], RopeScaling]] = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
