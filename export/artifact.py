@@ -6,19 +6,18 @@ import contextlib
 import errno
 import hashlib
 import json
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import onnx_ir
 from tokenizers import Tokenizer
 
-from ..errors import ArtifactError, UsageError, unknown_name
-from ..models.config import ModelConfig
+from ..errors import ArtifactError, UnsupportedModelError, UsageError, unknown_name
+from ..models.config import ModelConfig, RopeConfig
 from ..models.family import LOCAL_ROTARY, ROTARY
 from ..models.manifest import (
     FORMAT_VERSION,
@@ -33,13 +32,16 @@ from ..models.manifest import (
 from ..models.registry import family_of
 from ..models.rope import rotary_tables
 from ..models.tensors import FLOAT_BITS, StoredTensor, TensorSpec
+from .blocks import Floats
 from .checkpoint import Checkpoint, TokenizerSource
 from .graphs import cut, write_graphs
 from .vocabulary import coverage, split_head
 from .weights import BLOCK_SIZES, EXACT_BLOCK_SIZE, PRECISIONS, WeightsWriter, check_tensors
+from .workspace import clean_up, publish, workspace
 
 PARTITIONS = ("exits", "sublayer")
 LOW_COVERAGE = 0.85
+_MAX_ROTARY_BYTES = 2**30
 
 Progress = Callable[[list[TensorSpec]], Iterable[TensorSpec]]
 
@@ -88,25 +90,37 @@ def export_model(
     Raises:
         SelfSpecError: one sentence on what is wrong with the checkpoint, the options or the disk. Nothing is left.
     """
+    try:
+        clean_up(output)
+        _check_output(output, options)
+        report = _export(checkpoint, name, output, options, progress)
+    except OSError as error:
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
+        raise ArtifactError(f"{output} cannot be written ({reason}); nothing was left behind.") from error
+    return report
+
+
+def _check_output(output: Path, options: ExportOptions) -> None:
     if output.exists() and not options.force:
         raise ArtifactError(f"{output} exists already; remove it, name another output, or pass --force to replace it.")
     if output.exists() and not (output / MANIFEST_NAME).is_file():
         raise ArtifactError(f"{output} exists and is no artifact, so --force does not replace it; name another output.")
+
+
+def _export(
+    checkpoint: Checkpoint, name: str, output: Path, options: ExportOptions, progress: Progress
+) -> ExportReport:
     missing = [parent for parent in (output.parent, *output.parent.parents) if not parent.exists()]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-        try:
-            report = _write(checkpoint, name, folder, output, options, progress)
-            _publish(folder, output)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            if not output.exists():
-                _remove_empty(missing)
-    except OSError as error:
-        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
-        raise ArtifactError(f"{output} cannot be written ({reason}); nothing was left behind.") from error
-    return report
+        with workspace(output) as folder:
+            (folder / "new").mkdir()
+            report = _write(checkpoint, name, folder / "new", output, options, progress)
+            publish(folder, output)
+        return report
+    finally:
+        if not output.exists():
+            _remove_empty(missing)
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -114,22 +128,6 @@ def _remove_empty(folders: list[Path]) -> None:
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
-
-
-def _publish(folder: Path, output: Path) -> None:
-    folder.chmod(0o755)
-    if output.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-        output.rename(old / "replaced")
-        try:
-            folder.rename(output)
-        except OSError:
-            (old / "replaced").rename(output)  # should this fail too, the old artifact is at least not deleted
-            old.rmdir()
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        folder.rename(output)
 
 
 def _write(
@@ -180,10 +178,25 @@ def _rotary(writer: WeightsWriter, config: ModelConfig) -> dict[str, StoredTenso
     stored = {}
     for name, rope in ((ROTARY, config.rope), (LOCAL_ROTARY, config.local_rope)):
         if rope is not None:
-            tables = rotary_tables(rope, config.head_dim, config.context_length + PAD_ROWS)
+            tables = _tables(rope, config)
             for part, table in zip(("cos", "sin"), tables, strict=True):
                 stored[f"{name}.{part}"] = writer.vector(f"{name}.{part}", table)
     return stored
+
+
+def _tables(rope: RopeConfig, config: ModelConfig) -> tuple[Floats, Floats]:
+    rows = config.context_length + PAD_ROWS
+    size = 2 * 4 * rows * (config.head_dim // 2)
+    try:
+        if size > _MAX_ROTARY_BYTES:
+            raise MemoryError
+        with np.errstate(all="ignore"):  # what is not finite is refused by the writer
+            return rotary_tables(rope, config.head_dim, rows)
+    except MemoryError:
+        raise UnsupportedModelError(
+            f"a context of {config.context_length} tokens takes rotary tables of {size / 1e6:.0f} MB, too much here; "
+            "write a smaller max_position_embeddings into a copy of the model's config.json."
+        ) from None
 
 
 def _write_text(root: Path, text: TokenizerSource) -> TokenizerFacts:

@@ -1,6 +1,7 @@
 """Checkpoints: where a model's config, tensors and tokenizer files are read from.
 
-Tensors are read in runs of rows, so that no matrix is ever whole in memory.
+Tensors are read in runs of rows, so that no matrix is ever whole in memory. A model folder is data by strangers:
+nothing in it is ever imported or run, and its files are its own (see ``check_folder``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,16 @@ from ..models.config import ModelConfig
 from ..models.hf_config import from_hf
 from .blocks import Blocks, Floats
 
+MODEL_FILES = ("*.json", "*.safetensors", "*.jinja")
+"""What is read of a model folder, and all that is fetched from the hub: no code, no pickles."""
+
+_MB = 2**20
+_LIMITS = {"tokenizer.json": 256 * _MB, "model.safetensors.index.json": 64 * _MB}
+_TEXT_LIMIT = 16 * _MB  # of every other text file, and of a safetensors header
+_READ = (
+    "config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "chat_template.jinja",
+    "model.safetensors.index.json",
+)  # fmt: skip
 _FLOAT_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -64,11 +75,63 @@ def read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; a model folder needs it.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON ({error}); download it again.") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} holds a {type(data).__name__}, where a JSON object was expected.")
     return data
+
+
+def hub_repository(folder: Path) -> Path | None:
+    """The models--org--name folder of a hub cache that ``folder`` is a snapshot of; None where it is none."""
+    snapshots, repository = folder.parent, folder.parent.parent
+    return repository if snapshots.name == "snapshots" and repository.name.startswith("models--") else None
+
+
+def check_folder(folder: Path) -> None:
+    """The files of a model folder are plain files of bearable size, and its own.
+
+    A link may lead to a place inside the folder or, from a hub snapshot, inside its repository's cache folder. Anywhere
+    else it could be a private file of the user's, whose text would then stand in an artifact that is passed on. A link
+    to the whole folder is the user's own word.
+
+    Raises:
+        CheckpointError: names the file.
+    """
+    folder = folder.resolve()
+    home = hub_repository(folder) or folder
+    for file in sorted(p for pattern in MODEL_FILES for p in folder.glob(pattern)):
+        target = file.resolve()
+        if not target.is_relative_to(home):
+            raise CheckpointError(
+                f"{file} is a symbolic link to {target}, outside of the model's folder; copy the file into the folder, "
+                "or pass the folder that holds it."
+            )
+        if not target.is_file():
+            raise CheckpointError(f"{file} is no file, or a link to one that is missing; download it again.")
+        limit = _LIMITS.get(file.name, _TEXT_LIMIT)
+        if file.name in _READ and target.stat().st_size > limit:
+            raise CheckpointError(f"{file} has {target.stat().st_size} bytes, more than any model's ({limit}).")
+
+
+def _refuse_code(config: dict[str, Any], path: Path) -> None:
+    """A config that points to Python files beside it may compute something else than its model type says."""
+    if config.get("auto_map"):
+        raise UnsupportedModelError(
+            f"{path} asks for code of its own (auto_map), which is never run; if the model is a plain "
+            f"{config.get('model_type')}, delete that key and export again."
+        )
+
+
+def _check_safetensors_header(file: Path) -> None:
+    """The header's length fits the file; what it says is checked by the safetensors library."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+    if length > min(size - 8, _TEXT_LIMIT):
+        raise CheckpointError(
+            f"{file} is not a complete safetensors file (a header of {length} bytes in {size}); download it again."
+        )
 
 
 def _shard_names(index: Path) -> list[str]:
@@ -94,7 +157,10 @@ class SafetensorsCheckpoint:
             UnsupportedModelError: the config asks for something unknown.
         """
         self.path = folder
-        self.config = from_hf(read_json(folder / "config.json"))
+        check_folder(folder)
+        config = read_json(folder / "config.json")
+        _refuse_code(config, folder / "config.json")
+        self.config = from_hf(config)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, str] = {}
         self._handles: dict[str, Any] = {}
@@ -120,6 +186,7 @@ class SafetensorsCheckpoint:
         return [self.path / name for name in names]
 
     def _index(self, file: Path) -> None:
+        _check_safetensors_header(file)
         try:
             handle = safe_open(file, framework="np")
         except (SafetensorError, OSError) as error:

@@ -23,6 +23,7 @@ from ..models.gguf_config import from_gguf, model_type_of
 from ..models.registry import family_of
 from .blocks import Blocks, Codes, Floats
 from .checkpoint import TokenizerSource
+from .gguf_header import check_gguf_header
 
 _GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -84,6 +85,7 @@ class GGUFCheckpoint:
             UnsupportedModelError: the architecture or a feature is unknown.
         """
         self.path = path
+        check_gguf_header(path)
         try:
             reader = GGUFReader(path)
             self.metadata: dict[str, Any] = {
@@ -94,7 +96,6 @@ class GGUFCheckpoint:
         except _DAMAGED as error:
             raise _damaged(path, error) from error
         self._reader = reader
-        self._check_sizes()
         model_type = model_type_of(self.metadata.get("general.architecture"))
         self._tensors = {hf_name(t.name, model_type): t for t in reader.tensors}
         divisors = self._tensors.pop(_ROPE_FREQS, None)
@@ -117,15 +118,6 @@ class GGUFCheckpoint:
         layer = "model.layers.0"
         places = {"qkv": "self_attn.q_proj", "output": "self_attn.o_proj", "mlp": "mlp.down_proj"}
         return frozenset(kind for kind, place in places.items() if f"{layer}.{place}.bias" in self._tensors)
-
-    def _check_sizes(self) -> None:
-        size = self.path.stat().st_size
-        for tensor in self._reader.tensors:
-            if int(tensor.data_offset) + int(tensor.n_bytes) > size:
-                raise CheckpointError(
-                    f"{self.path} is truncated: tensor {tensor.name} ends at byte "
-                    f"{int(tensor.data_offset) + int(tensor.n_bytes)}, the file at {size}; download it again."
-                )
 
     def field(self, key: str) -> Any:
         """A metadata value, arrays included, or None.

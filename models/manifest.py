@@ -21,6 +21,7 @@ WEIGHTS_NAME = "weights.bin"
 PAD_ROWS = 8
 """Spare rows of rotary tables and KV buffers beyond the context, for the padding of exact passes."""
 
+_MAX_TEXT_BYTES = 256 * 2**20  # of any file but the weights: these are read whole
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -173,6 +174,8 @@ def _check(manifest: Manifest) -> None:
             raise ArtifactError(f"{MANIFEST_NAME} is damaged ({what}); export the model again.")
 
     demand(manifest.target == "cpu", f"target {manifest.target!r} is not 'cpu'")
+    bits = (manifest.quantization.bits, manifest.quantization.head_bits)
+    demand(all(0 < b <= 32 for b in bits), f"matrices of {bits} bits")
     graphs = [manifest.embed_graph, *(u.graph for u in manifest.units), manifest.head.hot_graph]
     graphs += [manifest.head.rest_graph] if manifest.head.rest_graph else []
     for graph in [*graphs, WEIGHTS_NAME]:
@@ -180,15 +183,17 @@ def _check(manifest: Manifest) -> None:
     for path, facts in manifest.files.items():
         pure = PurePosixPath(path)
         inside = not pure.is_absolute() and ".." not in pure.parts and "\\" not in path and ":" not in path
-        demand(inside and path != "", f"path {path!r} leaves the folder")
+        demand(inside and pure.name != "" and path.isprintable(), f"path {path!r} leaves the folder")
+        demand(path == WEIGHTS_NAME or facts.size <= _MAX_TEXT_BYTES, f"{path!r} is too large for what it is")
         demand(_SHA256.fullmatch(facts.sha256) is not None, f"sha256 of {path!r} is not one")
     cuts = [0, *(u.stop for u in manifest.units)]
     demand([u.start for u in manifest.units] == cuts[:-1], "block graphs leave gaps or overlap")
     demand(all(a < b for a, b in itertools.pairwise(cuts)), "a block graph is empty")
     demand(cuts[-1] == 2 * manifest.model.num_layers, "block graphs do not cover every layer")
-    demand(all(2 * k in cuts[1:-1] for k in manifest.exit_layers), "an exit layer is not a cut")
+    demand({2 * k for k in manifest.exit_layers} <= {*cuts[1:-1]}, "an exit layer is not a cut")
     demand(list(manifest.exit_layers) == sorted(set(manifest.exit_layers)), "exit layers are out of order")
-    demand(len(set(graphs)) == len(graphs), "a graph is named twice")
+    demand(len({*graphs, WEIGHTS_NAME}) == len(graphs) + 1, "a graph is named twice")
+    demand(manifest.files[WEIGHTS_NAME].size >= _least_weights(manifest), f"{WEIGHTS_NAME} is too small for the model")
     spans = sorted([*manifest.head.hot_ranges, *manifest.head.rest_ranges])
     ends = [0, *(b for _, b in spans)]
     demand([a for a, _ in spans] == ends[:-1] and all(a < b for a, b in spans), "head ranges leave gaps or overlap")
@@ -198,3 +203,14 @@ def _check(manifest: Manifest) -> None:
     ids = [*manifest.tokenizer.eos_token_ids]
     ids += [] if manifest.tokenizer.bos_token_id is None else [manifest.tokenizer.bos_token_id]
     demand(all(i < manifest.model.vocab_size for i in ids), "a special token id is beyond the vocabulary")
+
+
+def _least_weights(manifest: Manifest) -> int:
+    """Bytes that weights.bin has at least: embedding, keys of every layer, rotary tables of 8 columns (a kernel needs).
+
+    A bound and no more, so that it holds for every family; what is allocated from the config grows with these parts.
+    """
+    model, stored = manifest.model, manifest.quantization
+    embedding = model.vocab_size * model.hidden_size * stored.head_bits
+    keys = model.num_layers * model.num_kv_heads * model.head_dim * model.hidden_size * stored.bits
+    return (embedding + keys) // 8 + 2 * 4 * 8 * (model.context_length + PAD_ROWS)

@@ -1,14 +1,15 @@
-"""Opens an exported folder, checked before anything is loaded: the manifest, every file's size, and the sha256 of all
-but the weights, which would take as long to read as to use."""
+"""Opens an exported folder, checked before anything is loaded: the manifest, and the size and sha256 of every file."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ArtifactError
-from ..models.manifest import MANIFEST_NAME, WEIGHTS_NAME, Manifest
+from ..models.manifest import MANIFEST_NAME, Manifest
+from .checksums import Verified, file_problem
 
 _MAX_MANIFEST_BYTES = 16 * 2**20
 
@@ -40,12 +41,35 @@ class Artifact:
 
 
 def open_artifact(path: str | Path) -> Artifact:
-    """Open and validate.
+    """Open and validate. A file's bytes are compared once per state of the file (see ``checksums``).
 
     Raises:
         ArtifactError: the folder, its manifest or a file is missing or damaged, or the format is of another version.
     """
-    folder = Path(path)
+    artifact = _read_manifest(Path(path))
+    verified = Verified(artifact.path)
+    for name, facts in artifact.manifest.files.items():
+        problem = file_problem(artifact.path, name, facts, verified)
+        if problem is not None:
+            raise ArtifactError(problem)
+    verified.store()
+    return artifact
+
+
+def compare_files(path: str | Path) -> Iterator[tuple[str, str | None]]:
+    """Compare every byte of every file, whatever is remembered; yields each file's name and what is wrong, or None.
+
+    Raises:
+        ArtifactError: there is no manifest to compare with, or it is damaged.
+    """
+    artifact = _read_manifest(Path(path))
+    verified = Verified(artifact.path)
+    for name, facts in artifact.manifest.files.items():
+        yield name, file_problem(artifact.path, name, facts, verified, force=True)
+    verified.store()
+
+
+def _read_manifest(folder: Path) -> Artifact:
     manifest_path = folder / MANIFEST_NAME
     if not folder.exists():
         raise ArtifactError(f"there is no artifact at {folder}; make one with: selfspec-export MODEL_ID {folder}")
@@ -58,21 +82,4 @@ def open_artifact(path: str | Path) -> Artifact:
         manifest = Manifest.from_json(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ArtifactError(f"{manifest_path} is not UTF-8 text ({error}); export the model again.") from error
-    for name, facts in manifest.files.items():
-        file = folder / name
-        if file.is_symlink():
-            raise ArtifactError(
-                f"{file} is a symbolic link, where an artifact holds real files; copy the files themselves."
-            )
-        if not file.is_file():
-            raise ArtifactError(f"{file} is missing; the manifest lists it. Copy the whole folder, or export again.")
-        if file.stat().st_size != facts.size:
-            raise ArtifactError(
-                f"{file} has {file.stat().st_size} bytes where the manifest says {facts.size}; "
-                "the copy is incomplete. Copy the folder again, or export again."
-            )
-    artifact = Artifact(folder, manifest, hashlib.sha256(raw).hexdigest())
-    for name in manifest.files:
-        if name != WEIGHTS_NAME:
-            artifact.read(name)
-    return artifact
+    return Artifact(folder, manifest, hashlib.sha256(raw).hexdigest())

@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from ..errors import ContextLengthError
+from ..errors import ContextLengthError, RuntimeSetupError
 from ..models.config import ModelConfig
 from ..models.manifest import PAD_ROWS
 
@@ -38,7 +38,13 @@ class KVCache:
     def _allocate(self) -> list[Floats]:
         heads, rows = self._config.num_kv_heads, self.capacity + PAD_ROWS
         shape = (2 * self._config.num_layers, 1, heads, rows, self._config.head_dim)
-        return list(_untouched_zeros(shape))
+        try:
+            return list(_untouched_zeros(shape))
+        except (OSError, MemoryError, OverflowError) as error:
+            raise RuntimeSetupError(
+                f"the KV cache of {rows} tokens takes {4 * math.prod(shape) / 1e6:.0f} MB, which this machine does not "
+                "give; use a shorter prompt or a smaller model."
+            ) from error
 
     def key(self, layer: int) -> ort.OrtValue:
         return self._values[2 * layer]

@@ -1,16 +1,13 @@
 """Measures one artifact on this machine, once: step costs, exit costs, and from how many rows kernels treat rows alike.
 
-Owns the user cache: profiles are stored under the artifact's digest and a machine key. Nothing here is ever assumed.
+Profiles are kept in the user's cache, under the artifact's digest and a machine key. Nothing here is ever assumed.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import platform
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +21,7 @@ import onnxruntime as ort
 
 from ..models.manifest import PAD_ROWS
 from .artifact import Artifact
+from .cache import cache_folder, read_entry, write_entry
 from .conversation import Conversation
 from .sessions import Sessions
 from .stack import Floats, Ids, Plan
@@ -146,28 +144,13 @@ def cpu_name() -> str:
     return " ".join([name, *sorted(vector)])
 
 
-def cache_folder() -> Path:
-    """$SELFSPEC_CACHE, else the user's cache folder."""
-    if os.environ.get("SELFSPEC_CACHE"):
-        return Path(os.environ["SELFSPEC_CACHE"])
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "selfspec"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selfspec"
-
-
 def _path(artifact: Artifact) -> Path:
     return cache_folder() / "profiles" / f"{artifact.digest}.json"
 
 
 def _stored(artifact: Artifact) -> dict[str, Any]:
     """machine key → profile; empty where nothing usable is stored (it is a cache: measuring again repairs it)."""
-    try:
-        data = json.loads(_path(artifact).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(data, dict) or data.get("version") != PROFILE_VERSION:
-        return {}
-    machines = data.get("machines")
+    machines = read_entry(_path(artifact), PROFILE_VERSION).get("machines")
     return machines if isinstance(machines, dict) else {}
 
 
@@ -188,10 +171,7 @@ def store_profile(artifact: Artifact, threads: int, profile: Profile) -> Path:
     """
     path = _path(artifact)
     machines = _stored(artifact) | {json.dumps(machine_key(threads), sort_keys=True): profile.to_dict()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-        json.dump({"version": PROFILE_VERSION, "machines": machines}, file, indent=1)
-    os.replace(file.name, path)
+    write_entry(path, PROFILE_VERSION, {"machines": machines})
     return path
 
 

@@ -10,8 +10,9 @@ import threading
 import onnxruntime as ort
 
 from ..errors import ArtifactError
-from ..models.manifest import Manifest
+from ..models.manifest import WEIGHTS_NAME, Manifest
 from .artifact import Artifact
+from .external_data import check_external_data
 from .threads import use_threads
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -80,7 +81,7 @@ class Sessions:
         """The session of a graph file.
 
         Raises:
-            ArtifactError: ONNX Runtime refuses the graph.
+            ArtifactError: ONNX Runtime refuses the graph, or it takes weights from elsewhere than weights.bin.
         """
         with self._lock:
             if graph not in self._sessions:
@@ -91,10 +92,17 @@ class Sessions:
         options = ort.SessionOptions()
         options.use_per_session_threads = False
         options.enable_cpu_mem_arena = True
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what it would print, it also raises
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(self.artifact.path.resolve()))
+        model = self.artifact.read(graph)
         try:
-            return ort.InferenceSession(self.artifact.read(graph), options, providers=["CPUExecutionProvider"])
+            check_external_data(model, self.artifact.manifest.files[WEIGHTS_NAME].size)
+        except ValueError as error:
+            raise ArtifactError(
+                f"{self.artifact.path / graph} is not loaded: {error}; export the model again."
+            ) from error
+        try:
+            return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's exceptions share no base class
             raise ArtifactError(
                 f"{self.artifact.path / graph} cannot be loaded by ONNX Runtime ({error}); export the model again."

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from ..errors import UsageError
+from ..errors import ArtifactError, UsageError
 from ..models.manifest import PAD_ROWS, Unit
 from .kvcache import KVCache
 from .sessions import Sessions
@@ -53,7 +53,11 @@ class _Pass:
         self._binding.bind_ortvalue_output(present, value)
 
     def run(self) -> None:
-        self._session.run_with_iobinding(self._binding)
+        """Raises: ArtifactError where a kernel refuses what the graph gives it: the graph is not of our making."""
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
+            raise ArtifactError(f"a graph of this artifact cannot run ({error}); export the model again.") from error
 
 
 class Stack:

@@ -191,7 +191,7 @@ def write_checkpoint(
         files = {name: f"model-{i % shards + 1:05d}-of-{shards:05d}.safetensors" for i, name in enumerate(names)}
         for file in set(files.values()):
             save_file({name: weights[name] for name in names if files[name] == file}, folder / file)
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
     (folder / "config.json").write_text(json.dumps({k: v for k, v in spec.hf_config().items() if v is not None}))
     tokenizer = byte_tokenizer(spec.vocab) if spec.vocab >= 260 else word_tokenizer(spec.vocab)
     if spec.bos:

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .errors import ArtifactError
-from .export_cli import EXPORT_MODULES, progress_bar, require_modules
+from .export_cli import EXPORT_MODULES, export_with_bar, require_modules
 from .runtime.artifact import Artifact, open_artifact
 
 MODEL = "smollm2-135m"
@@ -54,11 +54,11 @@ def _problem(output: Path, precision: str, model: str) -> str | None:
 
 def _export(output: Path, precision: str, model: str) -> None:
     require_modules(EXPORT_MODULES, "selfspec[export]", "exporting")
-    from .export.artifact import ExportOptions, export_model
+    from .export.artifact import ExportOptions
     from .export.source import open_model
 
     checkpoint, name = open_model(model)
-    export_model(checkpoint, name, output, ExportOptions(precision=precision, force=True), progress_bar)
+    export_with_bar(checkpoint, name, output, ExportOptions(precision=precision, force=True))
 
 
 def _describe(artifact: Artifact) -> str:

@@ -1,4 +1,4 @@
-"""The command line: ``selfspec generate | info | profile``. Text on stdout, all else on stderr."""
+"""The command line: ``selfspec generate | info | profile | verify-artifact``. Text on stdout, all else on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 from . import __version__
-from .errors import SelfSpecError, UsageError
+from .errors import ArtifactError, SelfSpecError, UsageError, one_line
+from .runtime.artifact import compare_files
 from .runtime.drafting import DRAFTERS
 from .runtime.exit_policy import best_exit
 from .runtime.model import DEFAULT_MAX_NEW_TOKENS, Model, TokenStream, load
@@ -71,6 +72,10 @@ def _parser() -> Parser:
         _add_model(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object")
         sub.set_defaults(command=function)
+    text = "Compare every byte of an artifact with what was exported."
+    sub = commands.add_parser("verify-artifact", help=text, description=text)
+    sub.add_argument("artifact", metavar="ARTIFACT", help="folder made by selfspec-export")
+    sub.set_defaults(command=_verify_artifact)
     return parser
 
 
@@ -205,6 +210,15 @@ def _profile(args: argparse.Namespace) -> None:
         print(json.dumps(model.profile().to_dict()))
     else:
         _print_profile(model)
+
+
+def _verify_artifact(args: argparse.Namespace) -> None:
+    wrong = 0
+    for name, problem in compare_files(args.artifact):
+        print(f"{name}: {one_line(problem) if problem else 'ok'}", flush=True)
+        wrong += problem is not None
+    if wrong:
+        raise ArtifactError(f"{wrong} file(s) of {args.artifact} are not what was exported; see above.")
 
 
 def _print_profile(model: Model) -> None:

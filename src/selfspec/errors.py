@@ -5,11 +5,27 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 1000  # characters of a message
+
+
+def one_line(text: str) -> str:
+    """``text`` without line ends, its middle left out where it is long, control characters escaped."""
+    line = " ".join(text.splitlines())
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+
 
 class SelfSpecError(Exception):
-    """Base of all library errors. ``exit_code`` is what the command line exits with."""
+    """Base of all library errors. ``exit_code`` is what the command line exits with.
+
+    Its text is one printable line: messages quote what stands in files by strangers.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class UsageError(SelfSpecError):

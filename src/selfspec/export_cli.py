@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ from .cli import Parser, run_command
 from .errors import SelfSpecError
 
 if TYPE_CHECKING:
-    from .export.artifact import ExportReport
+    from .export.artifact import ExportOptions, ExportReport
+    from .export.checkpoint import Checkpoint
     from .models.tensors import TensorSpec
 
 EXPORT_MODULES = ("onnx_ir", "gguf", "safetensors", "ml_dtypes", "huggingface_hub", "tqdm")
@@ -46,6 +48,10 @@ def _parser() -> Parser:
         help="token ids that a draft's short head scores (default: a third of the vocabulary, at most 16384)",
     )  # fmt: skip
     parser.add_argument("--force", action="store_true", help="replace an artifact that is there already")
+    parser.add_argument("--revision", metavar="REV", help="of a hub id: branch, tag or commit (default: main)")
+    parser.add_argument(
+        "--cache-dir", type=Path, metavar="DIR", help="of a hub id: the hub's cache (default: HF_HUB_CACHE)"
+    )
     parser.add_argument(
         "--verify", action="store_true", help="compare every block with PyTorch afterwards (needs selfspec[reference])"
     )
@@ -66,7 +72,7 @@ def _export(args: argparse.Namespace) -> None:
         from . import verify
 
         verify.require_reference()
-    from .export.artifact import ExportOptions, export_model
+    from .export.artifact import ExportOptions
     from .export.source import open_model
 
     options = ExportOptions(
@@ -77,12 +83,12 @@ def _export(args: argparse.Namespace) -> None:
         hot_vocab=args.hot_vocab,
         force=args.force,
     )
-    checkpoint, name = open_model(args.model_id)
+    checkpoint, name = open_model(args.model_id, args.revision, args.cache_dir)
     output = Path(args.output or f"{name}-{options.precision}")
-    report = export_model(checkpoint, name, output, options, progress_bar)
+    report = export_with_bar(checkpoint, name, output, options)
     print_report(report)
     if args.verify:
-        verify.verify_export(args.model_id, report.output)
+        verify.verify_export(checkpoint, report.output)
 
 
 def require_modules(names: Iterable[str], extra: str, purpose: str) -> None:
@@ -92,12 +98,20 @@ def require_modules(names: Iterable[str], extra: str, purpose: str) -> None:
         raise SelfSpecError(f"{purpose} needs {', '.join(missing)}; install it with: pip install '{extra}'")
 
 
-def progress_bar(specs: list[TensorSpec]) -> Iterable[TensorSpec]:
-    """The tensors, with a bar on stderr while they are stored."""
+def export_with_bar(checkpoint: Checkpoint, name: str, output: Path, options: ExportOptions) -> ExportReport:
+    """``export_model`` with a bar on stderr while tensors are stored, wiped away before anything else is said."""
     from tqdm import tqdm
 
-    bar: Iterable[TensorSpec] = tqdm(specs, desc="exporting", unit="tensor", file=sys.stderr, leave=False)
-    return bar
+    from .export.artifact import export_model
+
+    with ExitStack() as stack:
+
+        def progress(specs: list[TensorSpec]) -> Iterable[TensorSpec]:
+            bar = tqdm(specs, desc="exporting", unit="tensor", file=sys.stderr, leave=False)
+            wrapped: Iterable[TensorSpec] = stack.enter_context(bar)
+            return wrapped
+
+        return export_model(checkpoint, name, output, options, progress)
 
 
 def print_report(report: ExportReport) -> None:

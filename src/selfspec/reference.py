@@ -21,17 +21,19 @@ class Reference:
     """A Hugging Face causal LM whose hidden states can be looked at between sublayers."""
 
     def __init__(self, path: Path, config: ModelConfig) -> None:
-        """Load the model folder or .gguf at ``path``."""
+        """Load the model folder or .gguf at ``path``: its weights, and never code that it brings or names."""
         import torch
         from optimum.exporters.tasks import TasksManager
 
-        gguf = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
-        folder = path.parent if gguf else path
+        gguf = path.suffix == ".gguf"
+        source = {"gguf_file": path.name} if gguf else {"use_safetensors": True}
         logging.getLogger("transformers").setLevel(logging.ERROR)
         self._config = config
         self._model: Any = TasksManager.get_model_from_task(
-            "text-generation", folder, framework="pt", library_name="transformers", torch_dtype=torch.float32, **gguf
-        ).eval()
+            "text-generation", path.parent if gguf else path, framework="pt", library_name="transformers",
+            torch_dtype=torch.float32, trust_remote_code=False, local_files_only=True, attn_implementation="eager",
+            **source,
+        ).eval()  # fmt: skip
 
     def replace_linears(self, matrices: Iterable[tuple[str, Floats]]) -> None:
         """Put other weights in; fused matrices are split again, slices of a head written where they belong."""

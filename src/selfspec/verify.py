@@ -16,7 +16,7 @@ import numpy as np
 
 from .errors import SelfSpecError
 from .export.artifact import ExportOptions, export_model
-from .export.source import open_model
+from .export.checkpoint import Checkpoint
 from .export_cli import require_modules
 from .quality import compare, record
 from .reference import Floats, Reference
@@ -48,14 +48,13 @@ def require_reference() -> None:
     require_modules(("torch", "transformers", "optimum", "accelerate"), "selfspec[reference]", "--verify")
 
 
-def verify_export(model_id: str, output: Path) -> None:
-    """Print the errors of the artifact at ``output``, made from ``model_id``.
+def verify_export(checkpoint: Checkpoint, output: Path) -> None:
+    """Print the errors of the artifact at ``output``, made from ``checkpoint``.
 
     Raises:
         SelfSpecError: a block deviates by more than its tolerance.
     """
     require_reference()
-    checkpoint, name = open_model(model_id)
     model = load(output)
     manifest = model.artifact.manifest
     quantized = manifest.quantization.bits < 32
@@ -73,7 +72,7 @@ def verify_export(model_id: str, output: Path) -> None:
     _say(f"every block is within {tolerance:g} of the reference")
     if quantized:
         with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-            export_model(checkpoint, name, Path(folder) / "fp32", ExportOptions(precision="fp32"))
+            export_model(checkpoint, manifest.name, Path(folder) / "fp32", ExportOptions(precision="fp32"))
             exact = load(Path(folder) / "fp32")
             result = compare(model, exact, record(exact))
         _say(

@@ -189,6 +189,28 @@ def test_a_damaged_artifact_is_one_sentence(
         assert_one_sentence(*run(capsys, main, *command, *THREADS), 1, words)
 
 
+def test_verify_artifact_compares_every_file(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:
+    """One line a file and what is wrong with it; exit code 1 where anything is."""
+    code, out, err = run(capsys, main, "verify-artifact", str(artifact))
+    files = json.loads((artifact / "manifest.json").read_text())["files"]
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [f"{name}: ok" for name in files]
+    changed_graph(artifact)
+    (artifact / "tokenizer.json").unlink()
+    short_weights(artifact)
+    code, out, err = run(capsys, main, "verify-artifact", str(artifact))
+    lines = dict(line.split(": ", 1) for line in out.splitlines())
+    assert code == 1
+    assert "sha256" in lines["graphs/cpu/embed.onnx"]
+    assert "missing" in lines["tokenizer.json"]
+    assert "bytes where the manifest says" in lines["weights.bin"]
+    assert sorted(lines) == sorted(files)
+    assert sum(text == "ok" for text in lines.values()) == len(files) - 3
+    assert err.startswith("selfspec verify-artifact: 3 file(s)")
+    no_manifest(artifact)
+    assert_one_sentence(*run(capsys, main, "verify-artifact", str(artifact)), 1, "manifest.json")
+
+
 def unknown_type(checkpoint: Path) -> None:
     edit_config(checkpoint, model_type="mamba")
 

@@ -139,3 +139,10 @@ def test_other_architectures() -> None:
     assert (granite.attention_scale, granite.embedding_multiplier) == (0.5, 12.0)
     assert (granite.residual_multiplier, granite.logits_divisor) == (0.2, 8.0)
     assert (of("qwen3").qk_norm, of("olmo2").qk_norm, of("qwen2").qk_norm) == ("head", "projection", None)
+
+
+@pytest.mark.parametrize("arch", ["gemma3", "smollm3"])
+def test_two_billion_layers_are_refused_at_once(arch: str) -> None:
+    """Layer lists of a hundred thousand entries, each looked up in the other."""
+    with pytest.raises(UnsupportedModelError, match="num_layers is 2147483647"):
+        of(arch, block_count=2**31 - 1, **{"attention.sliding_window": 512} if arch == "gemma3" else {})

@@ -273,3 +273,17 @@ def test_what_a_family_cannot_do_is_refused_by_name(
     """A key that another family knows is not therefore known to this one."""
     with pytest.raises(error, match=named):
         family(model_type, **own)
+
+
+@pytest.mark.parametrize("value", [[], ["silu"], {"a": 1}, 3, True])
+def test_an_activation_that_is_no_name_is_refused(value: Any) -> None:
+    """TypeError: unhashable type, found by damaging files."""
+    with pytest.raises(UnsupportedModelError, match="hidden_act"):
+        from_hf(SMOLLM2 | {"hidden_act": value})
+
+
+def test_two_billion_layers_are_refused_before_they_are_listed() -> None:
+    """A list of every fourth of them, before anyone asks whether there can be so many."""
+    many = {"model_type": "smollm3", "num_hidden_layers": 2**31 - 1, "rope_interleaved": None}
+    with pytest.raises(UnsupportedModelError, match="num_layers is 2147483647"):
+        from_hf(SMOLLM2 | many)

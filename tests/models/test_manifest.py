@@ -34,7 +34,7 @@ MANIFEST = Manifest(
     head=Head("graphs/cpu/head_hot.onnx", "graphs/cpu/head_rest.onnx", ((0, 10), (20, 24)), ((10, 20), (24, 32))),
     exit_layers=(1,),
     tokenizer=TokenizerFacts((1, 2), 0),
-    files={name: FileFacts(7, "0f" * 32) for name in (WEIGHTS_NAME, *(f"graphs/cpu/{g}.onnx" for g in GRAPHS))},
+    files={name: FileFacts(20_000, "0f" * 32) for name in (WEIGHTS_NAME, *(f"graphs/cpu/{g}.onnx" for g in GRAPHS))},
     producer={"selfspec": "0.1.0"},
 )  # fmt: skip
 
@@ -93,6 +93,17 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "windows path": (file("..\\x"), "leaves the folder"),
     "drive": (file("C:x"), "leaves the folder"),
     "empty path": (file(""), "leaves the folder"),
+    "path that a terminal obeys": (file("a\x1b[2Jb"), "leaves the folder"),
+    "path with a zero byte": (file("a\x00b"), "leaves the folder"),
+    "the folder itself": (file("."), "leaves the folder"),
+    "text that fills the memory": (file("tokenizer.json", size=2**40), "too large"),
+    "weights as a graph": (field(embed_graph=WEIGHTS_NAME), "named twice"),
+    "weights that cannot hold the vocabulary": (lambda m: m["files"][WEIGHTS_NAME].update(size=12_031), "too small"),
+    "more context than rotary tables": (lambda m: m["model"].update(context_length=1000), "too small"),
+    "more layers than weights": (
+        lambda m: (m["model"].update(num_layers=300), m["units"][1].update(stop=600)), "too small"),
+    "matrices without bits": (lambda m: m["quantization"].update(bits=0), "bits"),
+    "matrices of many bits": (lambda m: m["quantization"].update(head_bits=64), "bits"),
     "short sha256": (file("x", sha256="abc"), "sha256 of 'x'"),
     "sha256 in capitals": (file("x", sha256="A" * 64), "sha256 of 'x'"),
     "sha256 with a newline": (file("x", sha256="0" * 64 + "\n"), "sha256 of 'x'"),
@@ -152,6 +163,26 @@ def test_what_is_no_manifest_is_refused(text: str) -> None:
     """RecursionError, or the limit on the digits of an integer, which is a plain ValueError."""
     with pytest.raises(ArtifactError, match=r"manifest\.json"):
         Manifest.from_json(text)
+
+
+def test_the_least_size_of_the_weights_is_exact() -> None:
+    """By hand: 32·64 bytes of embedding, keys 3·2·16·64 at 4 bits, two tables of 8 floats for 128 + 8 rows."""
+    least = 32 * 64 + 3 * 2 * 16 * 64 // 2 + 2 * 8 * 4 * (128 + 8)
+    with_size = {"files": good()["files"] | {WEIGHTS_NAME: {"size": least, "sha256": "0" * 64}}}
+    assert Manifest.from_json(json.dumps(good() | with_size)).files[WEIGHTS_NAME].size == least
+    with_size["files"][WEIGHTS_NAME]["size"] -= 1
+    with pytest.raises(ArtifactError, match="too small"):
+        Manifest.from_json(json.dumps(good() | with_size))
+
+
+def test_ten_thousand_exits_are_checked_at_once() -> None:
+    """Every exit looked up in a list of cuts: minutes for a manifest of 200 kB."""
+    units = [{"graph": f"g{i}", "start": i, "stop": i + 1} for i in range(20_000)]
+    data = good() | {"units": units, "exit_layers": list(range(1, 10_000))}
+    data["model"]["num_layers"] = 10_000
+    data["files"] |= {f"g{i}": {"size": 1, "sha256": "0" * 64} for i in range(20_000)}
+    data["files"][WEIGHTS_NAME]["size"] = 2**40
+    assert len(Manifest.from_json(json.dumps(data)).exit_layers) == 9_999
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -119,13 +119,17 @@ def test_a_path_that_leaves_the_folder_is_refused(folder: Path) -> None:
     refused(folder, "../../secret")
 
 
-def test_a_graph_that_onnxruntime_refuses_is_one_sentence(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [(b"not a graph", "is not loaded: it is no ONNX graph"), (b"", "cannot be loaded by ONNX Runtime")],
+)
+def test_a_graph_that_is_none_is_one_sentence(folder: Path, data: bytes, named: str) -> None:
     """A traceback out of a C++ exception."""
     path = folder / "graphs/cpu/block_002_004.onnx"
-    path.write_bytes(b"not a graph")
+    path.write_bytes(data)
     facts = {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     edit(folder, lambda m: m["files"].update({"graphs/cpu/block_002_004.onnx": facts}))
-    with pytest.raises(ArtifactError, match=r"block_002_004\.onnx cannot be loaded by ONNX Runtime"):
+    with pytest.raises(ArtifactError, match=rf"block_002_004\.onnx {named}"):
         load(folder, threads=1)
 
 
@@ -180,3 +184,13 @@ def test_a_file_behind_a_link_is_refused(fp32: Toy, tmp_path: Path) -> None:
     (folder / "weights.bin").symlink_to(fp32.folder / "weights.bin")
     with pytest.raises(ArtifactError, match="symbolic link"):
         load(folder, threads=1)
+
+
+def test_more_context_than_rotary_tables_is_one_sentence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The weights are large enough for it, so only the kernel notices: a RuntimeError in the middle of a text."""
+    edit(folder, lambda m: m["model"].update(context_length=1000))
+    model = load(folder, threads=1)
+    assert model.generate("The", max_new_tokens=2, draft="none").token_ids
+    with pytest.raises(ArtifactError, match="cannot run"):
+        model.generate("The wind " * 150, max_new_tokens=2, draft="none")
+    assert capfd.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfspec.errors import ContextLengthError
+from selfspec.errors import ContextLengthError, RuntimeSetupError
 from selfspec.models.config import ModelConfig, RopeConfig
 from selfspec.models.manifest import PAD_ROWS
 from selfspec.runtime import kvcache
@@ -259,3 +260,10 @@ def test_padding_is_left_behind_no_committed_row(fp32: Toy) -> None:
     for layer in range(fp32.spec.layers):
         for a, b in zip(padded.kv.rows(layer), bare.kv.rows(layer), strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+
+
+def test_buffers_that_the_machine_does_not_give_are_one_sentence() -> None:
+    """An artifact of ten thousand layers and wide heads: MemoryError, or OSError out of mmap."""
+    config = replace(CONFIG, num_layers=10_000, num_kv_heads=2**20, num_attention_heads=2**20, context_length=2**20)
+    with pytest.raises(RuntimeSetupError, match="which this machine does not give"):
+        KVCache(config)

@@ -1,0 +1,47 @@
+"""The user's cache: a folder for what was found out on this machine. What is lost or damaged there costs time only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def cache_folder() -> Path:
+    """$SELFSPEC_CACHE, else the user's cache folder."""
+    if os.environ.get("SELFSPEC_CACHE"):
+        return Path(os.environ["SELFSPEC_CACHE"])
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "selfspec"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selfspec"
+
+
+def read_entry(path: Path, version: int) -> dict[str, Any]:
+    """What :func:`write_entry` stored at ``path``; empty where nothing usable of that version is there."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) and data.get("version") == version else {}
+
+
+def write_entry(path: Path, version: int, data: dict[str, Any]) -> None:
+    """Store ``data``, whole or not at all, whoever else writes or reads there now.
+
+    Raises:
+        OSError: the cache cannot be written. What stood at ``path`` before still does.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            json.dump({"version": version} | data, file, indent=1)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
