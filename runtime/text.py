@@ -37,6 +37,8 @@ class TextCodec:
             raise
         except Exception as error:  # the tokenizers library raises plain Exception
             raise ArtifactError(f"{artifact.path}: tokenizer.json cannot be read ({error}); export again.") from error
+        self._special_ids = frozenset(i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special)
+        self._byte_ids = _byte_fallback(self._tokenizer)
         self._template = _compile(artifact) if artifact.has(_TEMPLATE) else None
 
     @property
@@ -81,9 +83,23 @@ class TextCodec:
     def _token(self, token_id: int | None) -> str:
         return "" if token_id is None else self._tokenizer.id_to_token(token_id) or ""
 
+    def ends_in_bytes(self, ids: Sequence[int]) -> bool:
+        """Whether more ids may change what the last of ``ids``, byte tokens such as <0xE2>, stand for."""
+        last = next((i for i in reversed(ids) if i not in self._special_ids), None)
+        return last in self._byte_ids
+
     def decode(self, ids: Sequence[int]) -> str:
         """Ids → text without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _byte_fallback(tokenizer: Tokenizer) -> frozenset[int]:
+    """Ids of SentencePiece's byte tokens, where the tokenizer's decoder makes bytes of them."""
+    found = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+    ids = [i for i in found if i is not None]
+    pair = [i for byte in "\u00e9".encode() if (i := found[byte]) is not None]
+    joined = tokenizer.decode(pair, skip_special_tokens=False) == "\u00e9"
+    return frozenset(ids if joined else ())
 
 
 class _GenerationTag(Extension):
@@ -123,14 +139,16 @@ def _raise_exception(message: str) -> Any:
 class StreamDecoder:
     """Turns ids into text as they come; joined, the pieces equal the full decode.
 
-    Text is held back while it ends inside a character. Each piece is decoded together with the ids of the piece before,
-    because a tokenizer may treat the first token of a text differently.
+    Held back is what later ids may still change: the replacement character that stands for the beginning of a
+    character, and a run of byte tokens, which is text only as a whole. Each piece is decoded together with the ids of
+    the piece before, because a tokenizer may treat the first token of a text differently.
     """
 
     def __init__(self, codec: TextCodec) -> None:
         self._codec = codec
         self._context: list[int] = []
         self._pending: list[int] = []
+        self._shown = 0  # characters of the pending ids that are out already
 
     def push(self, token_id: int) -> str:
         """The text that ``token_id`` completes; often its own, sometimes none."""
@@ -142,9 +160,13 @@ class StreamDecoder:
         return self._take(final=True)
 
     def _take(self, *, final: bool) -> str:
-        before = self._codec.decode(self._context)
-        text = self._codec.decode(self._context + self._pending)
-        if len(text) <= len(before) or (text.endswith(_REPLACEMENT) and not final):
+        if not final and self._codec.ends_in_bytes(self._pending):
             return ""
-        self._context, self._pending = self._pending, []
-        return text[len(before) :]
+        text = self._codec.decode(self._context + self._pending)[len(self._codec.decode(self._context)) :]
+        whole = final or not text.endswith(_REPLACEMENT)
+        stable = text if whole else text[:-1]
+        piece = stable[self._shown :]
+        self._shown += len(piece)
+        if whole and text:
+            self._context, self._pending, self._shown = self._pending, [], 0
+        return piece

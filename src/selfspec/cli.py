@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from . import __version__
 from .errors import SelfSpecError, UsageError
 from .runtime.drafting import DRAFTERS
-from .runtime.model import DEFAULT_MAX_NEW_TOKENS, Model, TokenStream, load
+from .runtime.generation import TokenStream
+from .runtime.model import DEFAULT_MAX_NEW_TOKENS, Model, load
 from .runtime.stats import Stats, peak_rss_bytes
 
 _INTERRUPTED = 130
