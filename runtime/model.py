@@ -11,6 +11,7 @@ from typing import TypedDict, Unpack
 
 from ..errors import RuntimeSetupError, UsageError
 from .artifact import Artifact, open_artifact
+from .chat_template import Message
 from .conversation import Conversation
 from .drafters.base import Drafter
 from .drafting import DraftOptions, make_drafter
@@ -20,7 +21,7 @@ from .profile import PROBE_TEXT, Profile, load_profile, measure, store_profile
 from .sampling import Sampling
 from .sessions import Sessions
 from .stop_strings import StopStrings
-from .text import Message, TextCodec
+from .text import TextCodec
 
 DEFAULT_MAX_NEW_TOKENS = 256
 
