@@ -116,12 +116,12 @@ class FolderTokenizer:
         return with_special[0] if len(with_special) > len(without) and with_special[0] != without[0] else None
 
     def special_tokens(self) -> dict[str, str]:
-        """By name, as tokenizer_config.json has them; one it does not name goes by its id in config.json."""
+        """By name, as tokenizer_config.json has them; one it does not mention goes by its id in config.json."""
         config, tokenizer = read_json(self._folder / "config.json"), self._tokenizer()
-        found = {}
-        for name in SPECIAL_TOKENS:
+        found = {name: self._named(name) for name in SPECIAL_TOKENS}
+        for name in set(SPECIAL_TOKENS) - self._config.keys():
             ids = [i for i in special_ids(config.get(f"{name}_id")) if 0 <= i < self._vocab_size]
-            found[name] = self._named(name) or (tokenizer.id_to_token(ids[0]) if ids else None)
+            found[name] = tokenizer.id_to_token(ids[0]) if ids else None
         return {name: token for name, token in found.items() if token}
 
     def _named(self, name: str) -> str | None:

@@ -164,6 +164,14 @@ class Chat:
         print(sentence, file=self._err, flush=True)
 
 
+def _read_terminal() -> str:
+    try:
+        return input("> ")
+    except EOFError:
+        print()  # the shell's own prompt belongs on a line of its own
+        raise
+
+
 def main(args: argparse.Namespace) -> None:
     """The command, with the options that ``cli`` has read.
 
@@ -187,7 +195,7 @@ def main(args: argparse.Namespace) -> None:
         with contextlib.suppress(ImportError):  # not on Windows: then without history and editing
             import readline  # noqa: F401
     history: History = PlainText() if args.raw else Dialogue(args.system)
-    chat = Chat(model, history, options_of(args), lambda: input("> " if interactive else ""), sys.stdout, sys.stderr)
+    chat = Chat(model, history, options_of(args), _read_terminal if interactive else input, sys.stdout, sys.stderr)
     if interactive:
         print(f"{model.artifact.manifest.name}: {', '.join(_COMMANDS)}; Ctrl-C stops an answer.", file=sys.stderr)
     chat.run()
