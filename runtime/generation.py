@@ -123,6 +123,7 @@ class _Run:
 
 class TokenStream:
     """Iterates over tokens as they are committed. Once exhausted, ``result`` is complete.
+    ``rounds`` are the engine's, with what was cut off behind a stop string.
 
     Closing or dropping it early ends the generation; its conversation then holds the tokens that were given out.
     """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from selfspec.runtime.penalties import NO_PENALTIES, penalties_for
-from selfspec.runtime.sampling import Floats, Sampling
+from selfspec.runtime.sampling import Floats, Sampling, distribution
 from selfspec.runtime.verify import Verdict, verify_matching, verify_sampled
 
 LOGITS = np.asarray([4.0, -4.0, 1.0, 0.0, 2.0], dtype=np.float32)
@@ -79,3 +79,31 @@ def test_a_verify_row_hears_of_the_drafted_tokens_before_it(how: str) -> None:
     assert verdict(0, 1) == Verdict((0, 1, 2), 2)
     assert verdict(0, 0) == Verdict((0, 1), 1)
     assert verdict(1, 0) == Verdict((0,), 0)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("seed", range(20))
+def test_distributions_are_those_of_hugging_faces_processors(seed: int) -> None:
+    """Order, ties and edges, against the library that the names come from."""
+    import torch
+    from transformers.generation import logits_process as hf
+
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 3, 200).astype(np.float32)
+    prompt = rng.integers(0, 200, 12).tolist()
+    sampling = Sampling(
+        float(rng.uniform(0.3, 2)), float(rng.uniform(0.2, 1)), top_k=int(rng.integers(1, 150)),
+        min_p=float(rng.uniform(0, 0.3)), repetition_penalty=float(rng.uniform(0.5, 2)),
+    )  # fmt: skip
+    processors = [
+        hf.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty),
+        hf.TemperatureLogitsWarper(sampling.temperature),
+        hf.TopKLogitsWarper(sampling.top_k),
+        hf.TopPLogitsWarper(sampling.top_p),
+        hf.MinPLogitsWarper(sampling.min_p),
+    ]
+    scores = torch.from_numpy(logits.copy())[None]
+    for process in processors:
+        scores = process(torch.tensor([prompt]), scores)
+    found = distribution(penalties_for(sampling, prompt).apply(logits), sampling)
+    np.testing.assert_allclose(found, scores.softmax(-1)[0].numpy(), atol=1e-5)
