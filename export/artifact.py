@@ -206,7 +206,7 @@ def _write_text(root: Path, text: TokenizerSource) -> TokenizerFacts:
     template = text.chat_template()
     if template is not None:
         (root / "chat_template.jinja").write_text(template, encoding="utf-8")
-    return TokenizerFacts(text.eos_token_ids(), text.bos_token_id())
+    return TokenizerFacts(text.eos_token_ids(), text.bos_token_id(), text.special_tokens())
 
 
 def _small_files(root: Path) -> dict[str, FileFacts]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from ..errors import CheckpointError, UnsupportedModelError, unknown_name
+from ..models.manifest import SPECIAL_TOKENS
 from . import sentencepiece
 from .checkpoint import read_json
 from .sentencepiece import CONTROL, USER_DEFINED
@@ -107,9 +108,8 @@ class FolderTokenizer:
     def eos_token_ids(self) -> tuple[int, ...]:
         config = read_json(self._folder / "config.json")
         ids = {*special_ids(config.get("eos_token_id")), *special_ids(self.generation_config().get("eos_token_id"))}
-        token = self._config.get("eos_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        named = self._tokenizer().token_to_id(token) if isinstance(token, str) else None
+        token = self._named("eos_token")
+        named = None if token is None else self._tokenizer().token_to_id(token)
         return tuple(sorted(i for i in ids | {named} if i is not None and 0 <= i < self._vocab_size))
 
     def bos_token_id(self) -> int | None:
@@ -120,6 +120,20 @@ class FolderTokenizer:
         except Exception as error:  # the tokenizers library raises plain Exception
             raise CheckpointError(f"the model's tokenizer cannot encode text ({error}); it is incomplete.") from error
         return with_special[0] if len(with_special) > len(without) and with_special[0] != without[0] else None
+
+    def special_tokens(self) -> dict[str, str]:
+        """By name, as tokenizer_config.json has them; one it does not mention goes by its id in config.json."""
+        config, tokenizer = read_json(self._folder / "config.json"), self._tokenizer()
+        found = {name: self._named(name) for name in SPECIAL_TOKENS}
+        for name in set(SPECIAL_TOKENS) - self._config.keys():
+            ids = [i for i in special_ids(config.get(f"{name}_id")) if 0 <= i < self._vocab_size]
+            found[name] = tokenizer.id_to_token(ids[0]) if ids else None
+        return {name: token for name, token in found.items() if token}
+
+    def _named(self, name: str) -> str | None:
+        token = self._config.get(name)
+        token = token.get("content") if isinstance(token, dict) else token
+        return token if isinstance(token, str) else None
 
 
 class GGUFTokenizer:
@@ -207,3 +221,10 @@ class GGUFTokenizer:
         if added is None:  # llama.cpp's rule where the file does not say
             added = self._field("model") == "llama" or self._field("pre") == "llama-bpe"
         return ids[0] if ids and added else None
+
+    def special_tokens(self) -> dict[str, str]:
+        """The texts of the ids that the file names."""
+        keys = {"pad_token": "padding_token_id", "unk_token": "unknown_token_id"}
+        tokens = self._field("tokens") or []
+        ids = {name: special_ids(self._field(keys.get(name, f"{name}_id"))) for name in SPECIAL_TOKENS}
+        return {name: str(tokens[found[0]]) for name, found in ids.items() if found and 0 <= found[0] < len(tokens)}

@@ -15,11 +15,14 @@ from typing import Any
 from ..errors import ArtifactError
 from .config import ModelConfig
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "weights.bin"
 PAD_ROWS = 8
 """Spare rows of rotary tables and KV buffers beyond the context, for the padding of exact passes."""
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+"""Names under which chat templates know special tokens."""
 
 _MAX_TEXT_BYTES = 256 * 2**20  # of any file but the weights: these are read whole
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -56,10 +59,12 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """``eos_token_ids`` is the union over all sources; ``bos_token_id`` is None where none is prepended."""
+    """``eos_token_ids`` is the union over all sources; ``bos_token_id`` is None where none is prepended.
+    ``special_tokens``: the texts of those of ``SPECIAL_TOKENS`` that the checkpoint names."""
 
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+    special_tokens: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
             bos_token_id=None
             if data["tokenizer"]["bos_token_id"] is None
             else _count(data["tokenizer"]["bos_token_id"]),
+            special_tokens={_text(k): _text(v) for k, v in data["tokenizer"]["special_tokens"].items()},
         ),
         files={_text(k): FileFacts(_count(v["size"]), _text(v["sha256"])) for k, v in data["files"].items()},
         producer={_text(k): _text(v) for k, v in data["producer"].items()},
@@ -202,6 +208,8 @@ def _check(manifest: Manifest) -> None:
     demand((manifest.head.rest_graph is None) == (not manifest.head.rest_ranges), "head_rest and its ranges disagree")
     ids = [*manifest.tokenizer.eos_token_ids]
     ids += [] if manifest.tokenizer.bos_token_id is None else [manifest.tokenizer.bos_token_id]
+    unknown = manifest.tokenizer.special_tokens.keys() - set(SPECIAL_TOKENS)
+    demand(not unknown, f"special tokens {sorted(unknown)} have no such names")
     demand(all(i < manifest.model.vocab_size for i in ids), "a special token id is beyond the vocabulary")
 
 

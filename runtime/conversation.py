@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,23 +14,68 @@ from .kvcache import KVCache
 from .sessions import Sessions
 from .stack import Floats, Plan, Stack
 
-_PREFILL_ROWS = 512  # a longer prompt is run in chunks, so that scratch memory stays flat
+PREFILL_ROWS = 512
+"""A longer prompt is run in chunks of so many rows, so that scratch memory stays flat."""
+EXACT_PREFILL_ROWS = 128
+"""The same under ``exact``: no more than the profile's probe has compared with rows run alone."""
 
 
 class Conversation:
     """Tokens and the state that goes with them.
 
     Between rounds every token but the last has its KV rows: ``kv.length == len(tokens) - 1``. The last one is pending,
-    and the next verification runs it.
+    and the next verification runs it. Wherever a generation ends, is closed or fails, the first
+    ``min(kv.length, len(tokens))`` rows are those of its first tokens, and :meth:`resume` builds on no others.
     """
 
-    def __init__(self, sessions: Sessions, min_rows: int = 1) -> None:
+    def __init__(self, sessions: Sessions, min_rows: int = 1, *, exact: bool = False) -> None:
+        """Args: min_rows: what every pass is padded to. exact: prefill with rows that do not depend on the chunk."""
+        self.sessions = sessions
+        self.min_rows = min_rows
+        self.exact = exact
         self.config: ModelConfig = sessions.artifact.manifest.model
         self.exit_layers = sessions.artifact.manifest.exit_layers
         self.tokens: list[int] = []
         self.kv = KVCache(self.config)
         self.stack = Stack(sessions, self.kv, min_rows)
         self.full_plan = Plan.layers(0, self.config.num_layers)
+        self._prefill_rows = EXACT_PREFILL_ROWS if exact else PREFILL_ROWS
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While one generation runs over this conversation.
+
+        Raises:
+            UsageError: another one does, in this thread or in another.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise UsageError(
+                "this conversation is in use by another generation; let that one end, close() its stream, or use "
+                "a conversation of its own."
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def resume(self, prompt: Sequence[int]) -> int:
+        """Keep the rows of the longest common prefix of what is held and ``prompt``, and forget the rest.
+
+        The prompt's last token is always left to run, since its logits are wanted.
+
+        Returns:
+            How many of the prompt's tokens :meth:`prefill` need not run.
+        """
+        limit = min(self.kv.length, len(self.tokens), len(prompt) - 1)
+        kept = next((i for i in range(limit) if self.tokens[i] != prompt[i]), max(0, limit))
+        self.truncate(kept)
+        return kept
+
+    def truncate(self, count: int) -> None:
+        """Forget every token from ``count`` on, with its row."""
+        del self.tokens[count:]
+        self.kv.truncate(min(self.kv.length, count))
 
     def prefill(self, ids: Sequence[int]) -> Floats:
         """Run a prompt; returns the [V] logits of its last row. The head sees no other row.
@@ -39,19 +86,19 @@ class Conversation:
         """
         if not ids:
             raise UsageError("the prompt is empty; give at least one token of text.")
-        self.check_fits(len(ids))
+        self.check_fits(len(self.tokens) + len(ids))
         hidden = np.empty((0, self.config.hidden_size), dtype=np.float32)
-        for begin in range(0, len(ids), _PREFILL_ROWS):
-            chunk = np.asarray(ids[begin : begin + _PREFILL_ROWS], dtype=np.int64)
+        for begin in range(0, len(ids), self._prefill_rows):
+            chunk = np.asarray(ids[begin : begin + self._prefill_rows], dtype=np.int64)
             hidden = self.stack.run(self.full_plan, self.stack.embed(chunk), self.kv.length)
             self.kv.commit(len(chunk))
             self.tokens += chunk.tolist()
         logits: Floats = self.stack.logits(hidden[-1:])[0]
         return logits
 
-    def check_fits(self, count: int) -> None:
-        """Raises: ContextLengthError when ``count`` more tokens of prompt exceed the context."""
-        total, limit = len(self.tokens) + count, self.config.context_length
+    def check_fits(self, total: int) -> None:
+        """Raises: ContextLengthError when ``total`` tokens of prompt exceed the context."""
+        limit = self.config.context_length
         if total > limit:
             raise ContextLengthError(
                 f"the prompt has {total} tokens, but the model's context holds {limit}; shorten the prompt."

@@ -10,6 +10,8 @@ import numpy as np
 from ..errors import UsageError
 from .conversation import Conversation
 from .drafters.base import MAX_DRAFT_TOKENS, Draft, Drafter, Round
+from .logprobs import TokenLogprobs, token_logprobs
+from .penalties import Penalties, penalties_for
 from .sampling import Floats, Sampling, choose
 from .stack import Plan
 from .verify import Verdict, verify_matching, verify_sampled
@@ -22,6 +24,7 @@ def decode(
     sampling: Sampling,
     max_new_tokens: int,
     eos: frozenset[int],
+    num_logprobs: int | None = None,
 ) -> Iterator[Round]:
     """Generate from a prefilled conversation.
 
@@ -30,14 +33,17 @@ def decode(
 
     Args:
         logits: [V], from :meth:`Conversation.prefill`.
+        num_logprobs: tell each token's log-probability and those of so many of the likeliest; None tells nothing.
     """
     room = conversation.config.context_length - len(conversation.tokens)
     left = min(max_new_tokens, room)
     if left <= 0:
         return
-    first = choose(logits, sampling, len(conversation.tokens))
+    penalties = penalties_for(sampling, conversation.tokens)
+    first = choose(penalties.apply(logits), sampling, len(conversation.tokens))
     conversation.tokens.append(first)
-    yield Round((first,), 0, 0, 0.0)
+    yield Round((first,), 0, 0, 0.0, _logprobs(logits[None], (first,), num_logprobs))
+    penalties = penalties.after((first,))
     left -= 1
     stopped = first in eos
     while left > 0 and not stopped:
@@ -45,11 +51,14 @@ def decode(
         limit = min(left - 1, MAX_DRAFT_TOKENS)
         draft = drafter.propose(conversation, limit)
         _check_draft(draft, limit, conversation.config.vocab_size)
-        verdict = _verify(conversation, draft, sampling)
+        rows = conversation.stack.logits(_target_hidden(conversation, draft))
+        verdict = _verify(draft, rows, sampling, len(conversation.tokens), penalties)
         tokens, stopped = _until_stop(verdict.tokens, eos)
         _commit(conversation, tokens)
+        penalties = penalties.after(tokens)
         accepted = min(verdict.num_accepted, len(tokens))
-        result = Round(tokens, len(draft.tokens), accepted, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        result = Round(tokens, len(draft.tokens), accepted, seconds, _logprobs(rows, tokens, num_logprobs))
         drafter.observe(result)
         left -= len(tokens)
         yield result
@@ -63,12 +72,16 @@ def _check_draft(draft: Draft, limit: int, vocab_size: int) -> None:
         )
 
 
-def _verify(conversation: Conversation, draft: Draft, sampling: Sampling) -> Verdict:
-    logits = conversation.stack.logits(_target_hidden(conversation, draft))
-    position = len(conversation.tokens)
+def _verify(draft: Draft, logits: Floats, sampling: Sampling, position: int, penalties: Penalties) -> Verdict:
     if draft.q is None or sampling.greedy:
-        return verify_matching(draft.tokens, logits, sampling, position)
-    return verify_sampled(draft.tokens, draft.q, logits, sampling, position)
+        return verify_matching(draft.tokens, logits, sampling, position, penalties)
+    return verify_sampled(draft.tokens, draft.q, logits, sampling, position, penalties)
+
+
+def _logprobs(logits: Floats, tokens: tuple[int, ...], count: int | None) -> tuple[TokenLogprobs, ...]:
+    if count is None:
+        return ()
+    return tuple(token_logprobs(row, token, count) for row, token in zip(logits, tokens, strict=False))
 
 
 def _target_hidden(conversation: Conversation, draft: Draft) -> Floats:

@@ -32,11 +32,11 @@ class KVCache:
         self.capacity = min(config.context_length, INITIAL_ROWS)
         self.generation = 0
         """Changes whenever the buffers are other memory: whoever bound them must bind them again."""
-        self._arrays = self._allocate()
+        self._arrays = self._allocate(self.capacity)
         self._values = [ort.OrtValue.ortvalue_from_numpy(a) for a in self._arrays]
 
-    def _allocate(self) -> list[Floats]:
-        heads, rows = self._config.num_kv_heads, self.capacity + PAD_ROWS
+    def _allocate(self, capacity: int) -> list[Floats]:
+        heads, rows = self._config.num_kv_heads, capacity + PAD_ROWS
         shape = (2 * self._config.num_layers, 1, heads, rows, self._config.head_dim)
         try:
             return list(_untouched_zeros(shape))
@@ -68,13 +68,15 @@ class KVCache:
             raise ContextLengthError(f"{rows} tokens do not fit: the model's context holds {limit}.")
         if rows <= self.capacity:
             return
-        while self.capacity < rows:
-            self.capacity = min(2 * self.capacity, limit)
-        old = self._arrays
-        self._arrays = self._allocate()
-        for before, after in zip(old, self._arrays, strict=True):
+        capacity = self.capacity
+        while capacity < rows:
+            capacity = min(2 * capacity, limit)
+        arrays = self._allocate(capacity)
+        for before, after in zip(self._arrays, arrays, strict=True):
             after[:, :, : before.shape[2]] = before
-        self._values = [ort.OrtValue.ortvalue_from_numpy(a) for a in self._arrays]
+        values = [ort.OrtValue.ortvalue_from_numpy(a) for a in arrays]
+        # Nothing is called from here on: an interrupt finds the old buffers or the new ones.
+        self.capacity, self._arrays, self._values = capacity, arrays, values
         self.generation += 1
 
     def commit(self, rows: int) -> None:

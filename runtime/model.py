@@ -1,26 +1,27 @@
-"""The public object: text in, text out. Immutable; each call makes a conversation of its own."""
+"""The public object: text in, text out. Shared by threads; whatever changes is a conversation's."""
 
 from __future__ import annotations
 
 import operator
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 from ..errors import RuntimeSetupError, UsageError
 from .artifact import Artifact, open_artifact
+from .chat_template import Message
 from .conversation import Conversation
-from .drafters.base import Drafter, Round
+from .drafters.base import Drafter
 from .drafting import DraftOptions, make_drafter
-from .engine import decode
+from .generation import Generation, Request, TokenStream
+from .logprobs import check_logprobs
 from .profile import PROBE_TEXTS, Profile, load_profile, measure, store_profile
 from .sampling import Sampling
 from .sessions import Sessions
-from .stats import Stats
-from .text import Message, StreamDecoder, TextCodec
+from .stop_strings import StopStrings
+from .text import TextCodec
 
 DEFAULT_MAX_NEW_TOKENS = 256
 
@@ -30,108 +31,43 @@ def notify_stderr(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One generated token. ``text`` may be empty: special tokens have none, and half a character waits."""
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are chosen; see :class:`~selfspec.runtime.sampling.Sampling` for the defaults."""
 
-    id: int
-    text: str
-    from_draft: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """An answer. ``finish_reason``: 'stop' (end of sequence), 'length' (max_new_tokens), 'context', or 'unfinished'."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: str
-    stats: Stats
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    seed: int
 
 
-class GenerationOptions(TypedDict, total=False):
+class GenerationOptions(SamplingOptions, total=False):
     """What :meth:`Model.stream` and :meth:`Model.generate` can be told.
 
     ``max_new_tokens``: at most this many (256). ``draft``: 'auto', 'none', 'early-exit', 'prompt-lookup', or a drafter
     of your own. ``exit_layer``: for 'early-exit'; by default the one that a stored profile favours, else the deepest.
-    ``num_draft_tokens``: longest draft of a round. ``temperature`` 0 (the default) is greedy; ``top_p`` and ``seed``
-    are for sampling. ``exact``: pad every pass so that the output is the same, bit for bit, whatever drafts.
+    ``num_draft_tokens``: longest draft of a round.
+
+    ``temperature`` 0 (the default) is greedy; then only penalties have an effect. Sampling takes the ``top_k`` most
+    likely tokens (0: all), of those the smallest set that reaches ``top_p`` (1: all), of those what is at least
+    ``min_p`` times as likely as the best (0: all), drawn with ``seed``. ``repetition_penalty`` (1: off) weakens every
+    token of prompt and output, ``presence_penalty`` (0: off) every token of the output.
+
+    ``stop``: texts that end the answer and do not show. ``logprobs``: tell each token's log-probability and those of so
+    many of the likeliest ones (0 to 20; None: none). ``exact``: pad every pass so that the output is the same, bit for
+    bit, whatever drafts; by default the conversation's, or off. ``conversation``: from :meth:`Model.conversation`.
     """
 
     max_new_tokens: int
     draft: str | Drafter
     exit_layer: int | None
     num_draft_tokens: int | None
-    temperature: float
-    top_p: float
-    seed: int
-    exact: bool
-
-
-class TokenStream:
-    """Iterates over tokens as they are committed. Once exhausted, ``result`` is complete."""
-
-    def __init__(
-        self,
-        conversation: Conversation,
-        prompt: list[int],
-        drafter: Drafter,
-        sampling: Sampling,
-        max_new_tokens: int,
-        codec: TextCodec,
-    ) -> None:
-        self.rounds: list[Round] = []
-        self._prompt_tokens = len(prompt)
-        self._tokens: list[Token] = []
-        self._ttft = 0.0
-        self._decode_seconds = 0.0
-        self._budget = min(max_new_tokens, conversation.config.context_length - len(prompt))
-        self._wanted = max_new_tokens
-        self._eos = codec.eos_token_ids
-        self._decoder = StreamDecoder(codec)
-        self._iterator = self._run(conversation, prompt, drafter, sampling)
-
-    def __iter__(self) -> Iterator[Token]:
-        return self
-
-    def __next__(self) -> Token:
-        return next(self._iterator)
-
-    def _run(
-        self, conversation: Conversation, prompt: list[int], drafter: Drafter, sampling: Sampling
-    ) -> Iterator[Token]:
-        started = time.perf_counter()
-        logits = conversation.prefill(prompt)
-        for result in decode(conversation, logits, drafter, sampling, self._wanted, self._eos):
-            now = time.perf_counter()
-            if not self.rounds:
-                self._ttft = now - started
-            self.rounds.append(result)
-            self._decode_seconds = now - started - self._ttft
-            for i, token_id in enumerate(result.tokens):
-                yield self._token(token_id, from_draft=i < result.num_accepted)
-
-    def _token(self, token_id: int, *, from_draft: bool) -> Token:
-        last = token_id in self._eos or len(self._tokens) + 1 == self._budget
-        text = self._decoder.push(token_id) + (self._decoder.finish() if last else "")
-        self._tokens.append(Token(token_id, text, from_draft))
-        return self._tokens[-1]
-
-    @property
-    def result(self) -> Generation:
-        """What was generated so far."""
-        if self._tokens and self._tokens[-1].id in self._eos:
-            reason = "stop"
-        elif len(self._tokens) < self._budget:
-            reason = "unfinished"
-        else:
-            reason = "length" if self._budget == self._wanted else "context"
-        return Generation(
-            text="".join(t.text for t in self._tokens),
-            token_ids=tuple(t.id for t in self._tokens),
-            finish_reason=reason,
-            stats=Stats.of(self._prompt_tokens, self._ttft, self._decode_seconds, self.rounds),
-        )
+    stop: Sequence[str]
+    logprobs: int | None
+    exact: bool | None
+    conversation: Conversation | None
 
 
 class Model:
@@ -142,7 +78,10 @@ class Model:
         self.sessions = sessions
         self.codec = TextCodec(artifact)
         self._notify = notify
-        self._profile: Profile | None = None  # of this machine, once it is known: the one thing that is filled in later
+        # Filled in later: this machine's profile, once it is known, and what need not be said twice.
+        self._profile: Profile | None = None
+        self._measuring = threading.Lock()
+        self._warned_greedy = False
 
     def stream(
         self,
@@ -185,23 +124,53 @@ class Model:
         draft: str | Drafter = "auto",
         exit_layer: int | None = None,
         num_draft_tokens: int | None = None,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        exact: bool = False,
+        stop: Sequence[str] = (),
+        logprobs: int | None = None,
+        exact: bool | None = None,
+        conversation: Conversation | None = None,
+        **sampling: Unpack[SamplingOptions],
     ) -> TokenStream:
         """:meth:`stream` from token ids as they are."""
         if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
             raise UsageError(f"--max-new-tokens {max_new_tokens}: it must be a whole number, 0 or more.")
         prompt = self._checked_ids(ids)
-        sampling = Sampling(temperature, top_p, seed)
+        chosen = self._checked_sampling(sampling)
+        check_logprobs(logprobs)
+        stop_strings = StopStrings(stop)
         options = DraftOptions(draft if isinstance(draft, str) else "custom", exit_layer, num_draft_tokens)
         options.check(self.artifact.manifest, custom=not isinstance(draft, str))
-        min_rows = self.exact_rows() if exact else 1
-        conversation = Conversation(self.sessions, min_rows)
-        conversation.check_fits(len(prompt))
-        drafter = self._drafter(options, min_rows) if isinstance(draft, str) else draft
-        return TokenStream(conversation, prompt, drafter, sampling, max_new_tokens, self.codec)
+        used = self.conversation(exact=bool(exact)) if conversation is None else conversation
+        self._check_conversation(used, exact)
+        used.check_fits(len(prompt))
+        drafter = self._drafter(options, used.min_rows) if isinstance(draft, str) else draft
+        return TokenStream(used, Request(prompt, drafter, chosen, max_new_tokens, stop_strings, logprobs), self.codec)
+
+    def conversation(self, *, exact: bool = False) -> Conversation:
+        """For ``stream(..., conversation=...)``: keeps what it has run, so that the next prompt, as far as it begins
+        with the same tokens, need not run again. Use it for one generation at a time.
+
+        Raises:
+            RuntimeSetupError: as :meth:`exact_rows`.
+        """
+        return Conversation(self.sessions, self.exact_rows() if exact else 1, exact=exact)
+
+    def _check_conversation(self, conversation: Conversation, exact: bool | None) -> None:
+        if conversation.sessions is not self.sessions:
+            raise UsageError("this conversation is another model's; make one with this model's conversation().")
+        if exact is not None and bool(exact) != conversation.exact:
+            made, asked = ("with", "without") if conversation.exact else ("without", "with")
+            raise UsageError(
+                f"this conversation was made {made} exact and cannot go on {asked} it: its rows have other bits. "
+                f"Make another one with conversation(exact={bool(exact)})."
+            )
+
+    def _checked_sampling(self, options: SamplingOptions) -> Sampling:
+        sampling = Sampling(**options)
+        if sampling.without_effect and not self._warned_greedy:
+            self._warned_greedy = True
+            names = ", ".join(sampling.without_effect)
+            self._notify(f"warning: temperature 0 is greedy, so {names} will have no effect; set a temperature.")
+        return sampling
 
     def _checked_ids(self, ids: Sequence[int]) -> list[int]:
         vocab = self.artifact.manifest.model.vocab_size
@@ -221,17 +190,18 @@ class Model:
         Args:
             refresh: measure even if one is stored.
         """
-        found = None if refresh else self._profile or self.stored_profile()
-        if found is not None:
-            self._profile = found
-            return found
+        with self._measuring:
+            found = None if refresh else self._profile or self.stored_profile()
+            self._profile = found or self._measure()
+            return self._profile
+
+    def _measure(self) -> Profile:
         self._notify("measuring this model on this machine (once, up to 10 s) ...")
         found = measure(self.sessions, [self.codec.encode(text) for text in PROBE_TEXTS])
         try:
             store_profile(self.artifact, self.sessions.threads, found)
         except OSError as error:
             self._notify(f"warning: the profile cannot be kept ({error}); it will be measured again next time.")
-        self._profile = found
         return found
 
     def stored_profile(self) -> Profile | None:

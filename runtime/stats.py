@@ -23,11 +23,13 @@ class Stats:
     rounds: int
     drafted_tokens: int
     accepted_tokens: int
+    reused_prompt_tokens: int = 0
+    """Of the prompt's, those whose KV rows the conversation already had."""
 
     @property
     def tokens_per_second(self) -> float:
         """After the first token."""
-        return (self.generated_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else 0.0
+        return max(0, self.generated_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
     @property
     def acceptance_rate(self) -> float:
@@ -36,10 +38,17 @@ class Stats:
 
     @property
     def tokens_per_round(self) -> float:
-        return (self.generated_tokens - 1) / self.rounds if self.rounds else 0.0
+        return max(0, self.generated_tokens - 1) / self.rounds if self.rounds else 0.0
 
     @classmethod
-    def of(cls, prompt_tokens: int, ttft_seconds: float, decode_seconds: float, rounds: Iterable[Round]) -> Stats:
+    def of(
+        cls,
+        prompt_tokens: int,
+        ttft_seconds: float,
+        decode_seconds: float,
+        rounds: Iterable[Round],
+        reused_prompt_tokens: int = 0,
+    ) -> Stats:
         """Sum up the rounds; the first is the prompt's own prediction and no draft-verify round."""
         all_rounds = list(rounds)
         return cls(
@@ -50,6 +59,7 @@ class Stats:
             rounds=max(0, len(all_rounds) - 1),
             drafted_tokens=sum(r.num_drafted for r in all_rounds),
             accepted_tokens=sum(r.num_accepted for r in all_rounds),
+            reused_prompt_tokens=reused_prompt_tokens,
         )
 
     def to_dict(self) -> dict[str, Any]:

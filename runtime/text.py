@@ -1,26 +1,17 @@
-"""Token ids ↔ text: tokenizer, chat template in a sandbox, and decoding that never shows half a character."""
+"""Token ids ↔ text: tokenizer, chat template, and decoding that never shows half a character."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
 
-import jinja2
-from jinja2.ext import Extension
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ..errors import ArtifactError, UsageError
 from .artifact import Artifact
+from .chat_template import ChatTemplate, Message
 
 _REPLACEMENT = "\ufffd"
 _TEMPLATE = "chat_template.jinja"
-
-Message = Mapping[str, str]
 
 
 class TextCodec:
@@ -37,7 +28,9 @@ class TextCodec:
             raise
         except Exception as error:  # the tokenizers library raises plain Exception
             raise ArtifactError(f"{artifact.path}: tokenizer.json cannot be read ({error}); export again.") from error
-        self._template = _compile(artifact) if artifact.has(_TEMPLATE) else None
+        self._special_ids = frozenset(i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special)
+        self._byte_ids = _byte_fallback(self._tokenizer)
+        self._template = self._chat_template(artifact) if artifact.has(_TEMPLATE) else None
 
     @property
     def has_chat_template(self) -> bool:
@@ -71,66 +64,49 @@ class TextCodec:
         """
         if self._template is None:
             raise UsageError("this model has no chat template; pass raw text instead (prompt=..., or --raw).")
-        special = {"bos_token": self._token(self._bos), "eos_token": self._token(min(self.eos_token_ids, default=None))}
-        try:
-            text = self._template.render(messages=list(messages), add_generation_prompt=True, **special)
-        except Exception as error:  # a template is a stranger's program: it may raise anything
-            raise UsageError(f"the model's chat template refuses these messages ({error}).") from error
-        return self.encode(text)
+        return self.encode(self._template.render(messages))
 
-    def _token(self, token_id: int | None) -> str:
-        return "" if token_id is None else self._tokenizer.id_to_token(token_id) or ""
+    @staticmethod
+    def _chat_template(artifact: Artifact) -> ChatTemplate:
+        name = str(artifact.path / _TEMPLATE)
+        try:
+            source = artifact.read(_TEMPLATE).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ArtifactError(f"{name} is not UTF-8 text ({error}); export again.") from error
+        return ChatTemplate(source, artifact.manifest.tokenizer.special_tokens, name)
+
+    def ends_in_bytes(self, ids: Sequence[int]) -> bool:
+        """Whether more ids may change what the last of ``ids``, byte tokens such as <0xE2>, stand for."""
+        last = next((i for i in reversed(ids) if i not in self._special_ids), None)
+        return last in self._byte_ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Ids → text without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
-class _GenerationTag(Extension):
-    """``{% generation %}`` marks the assistant's words for training; here it only stands around them."""
-
-    tags = {"generation"}  # noqa: RUF012  (jinja2's own convention)
-
-    def parse(self, parser: Parser) -> list[Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _compile(artifact: Artifact) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag]
-    )
-    environment.globals["raise_exception"] = _raise_exception
-    environment.filters["tojson"] = _to_json
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-    try:
-        return environment.from_string(artifact.read(_TEMPLATE).decode("utf-8"))
-    except (jinja2.TemplateError, UnicodeDecodeError) as error:
-        raise ArtifactError(
-            f"{artifact.path / _TEMPLATE} is no usable template ({error}); mend it in the checkpoint and export again."
-        ) from error
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """As Hugging Face's environment has it: jinja2's own escapes for HTML, which a model was never trained on."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise_exception(message: str) -> Any:
-    raise jinja2.TemplateError(message)
+def _byte_fallback(tokenizer: Tokenizer) -> frozenset[int]:
+    """Ids of SentencePiece's byte tokens, where the tokenizer's decoder makes bytes of them."""
+    found = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+    ids = [i for i in found if i is not None]
+    pair = [i for byte in "\u00e9".encode() if (i := found[byte]) is not None]
+    joined = tokenizer.decode(pair, skip_special_tokens=False) == "\u00e9"
+    return frozenset(ids if joined else ())
 
 
 class StreamDecoder:
     """Turns ids into text as they come; joined, the pieces equal the full decode.
 
-    Text is held back while it ends inside a character. Each piece is decoded together with the ids of the piece before,
-    because a tokenizer may treat the first token of a text differently.
+    Held back is what later ids may still change: the replacement character that stands for the beginning of a
+    character, and a run of byte tokens, which is text only as a whole. Each piece is decoded together with the ids of
+    the piece before, because a tokenizer may treat the first token of a text differently.
     """
 
     def __init__(self, codec: TextCodec) -> None:
         self._codec = codec
         self._context: list[int] = []
         self._pending: list[int] = []
+        self._shown = 0  # characters of the pending ids that are out already
 
     def push(self, token_id: int) -> str:
         """The text that ``token_id`` completes; often its own, sometimes none."""
@@ -142,9 +118,13 @@ class StreamDecoder:
         return self._take(final=True)
 
     def _take(self, *, final: bool) -> str:
-        before = self._codec.decode(self._context)
-        text = self._codec.decode(self._context + self._pending)
-        if len(text) <= len(before) or (text.endswith(_REPLACEMENT) and not final):
+        if not final and self._codec.ends_in_bytes(self._pending):
             return ""
-        self._context, self._pending = self._pending, []
-        return text[len(before) :]
+        text = self._codec.decode(self._context + self._pending)[len(self._codec.decode(self._context)) :]
+        whole = final or not text.endswith(_REPLACEMENT)
+        stable = text if whole else text[:-1]
+        piece = stable[self._shown :]
+        self._shown += len(piece)
+        if whole and text:
+            self._context, self._pending, self._shown = self._pending, [], 0
+        return piece

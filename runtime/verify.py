@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .penalties import NO_PENALTIES, Penalties
 from .sampling import Floats, Probabilities, Sampling, Stream, choose, distribution, draw, uniform
 
 
@@ -17,7 +18,13 @@ class Verdict(NamedTuple):
     num_accepted: int
 
 
-def verify_matching(draft: Sequence[int], logits: Floats, sampling: Sampling, position: int) -> Verdict:
+def verify_matching(
+    draft: Sequence[int],
+    logits: Floats,
+    sampling: Sampling,
+    position: int,
+    penalties: Penalties = NO_PENALTIES,
+) -> Verdict:
     """Sample-and-match: exact for any deterministic draft.
 
     1. Draw the target's own token for each position, with that position's uniform (greedy: argmax).
@@ -28,18 +35,25 @@ def verify_matching(draft: Sequence[int], logits: Floats, sampling: Sampling, po
         draft: γ token ids.
         logits: [γ + 1, V]; row i is the target's prediction for ``position + i``.
         position: sequence position of the first drafted token.
+        penalties: of the tokens before ``position``; row i also hears of the i drafted ones before it.
     """
     tokens: list[int] = []
     for i, drafted in enumerate(draft):
-        tokens.append(choose(logits[i], sampling, position + i))
+        tokens.append(choose(penalties.apply(logits[i]), sampling, position + i))
         if tokens[-1] != drafted:
             return Verdict(tuple(tokens), i)
-    tokens.append(choose(logits[len(draft)], sampling, position + len(draft)))
+        penalties = penalties.after((drafted,))
+    tokens.append(choose(penalties.apply(logits[len(draft)]), sampling, position + len(draft)))
     return Verdict(tuple(tokens), len(draft))
 
 
 def verify_sampled(
-    draft: Sequence[int], q: Sequence[Probabilities], logits: Floats, sampling: Sampling, position: int
+    draft: Sequence[int],
+    q: Sequence[Probabilities],
+    logits: Floats,
+    sampling: Sampling,
+    position: int,
+    penalties: Penalties = NO_PENALTIES,
 ) -> Verdict:
     """Rejection sampling for drafts drawn from ``q`` (Leviathan et al. 2211.17192, Chen et al. 2302.01318).
 
@@ -52,15 +66,16 @@ def verify_sampled(
     """
     tokens: list[int] = []
     for i, (drafted, proposal) in enumerate(zip(draft, q, strict=True)):
-        p = distribution(logits[i], sampling)
+        p = distribution(penalties.apply(logits[i]), sampling)
         u = uniform(sampling.seed, position + i, Stream.ACCEPT)
         if u * proposal[drafted] < p[drafted]:
             tokens.append(int(drafted))
+            penalties = penalties.after((drafted,))
             continue
         residual = np.maximum(p - proposal, 0.0)
         if residual.sum() <= 0.0:  # p equals q up to rounding
             residual = p
         tokens.append(draw(residual, uniform(sampling.seed, position + i, Stream.RESIDUAL)))
         return Verdict(tuple(tokens), i)
-    tokens.append(choose(logits[len(draft)], sampling, position + len(draft)))
+    tokens.append(choose(penalties.apply(logits[len(draft)]), sampling, position + len(draft)))
     return Verdict(tuple(tokens), len(draft))

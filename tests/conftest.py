@@ -300,7 +300,7 @@ class Toy:
         return self.model.codec.encode(PROMPT)
 
     def conversation(self, *, exact: bool = True) -> Conversation:
-        return Conversation(self.model.sessions, self.rows if exact else 1)
+        return Conversation(self.model.sessions, self.rows if exact else 1, exact=exact)
 
     def run(
         self,
@@ -311,11 +311,12 @@ class Toy:
         count: int = 64,
         eos: frozenset[int] = frozenset(),
         exact: bool = True,
+        num_logprobs: int | None = None,
     ) -> Run:
         """Generate with the engine itself, below all text."""
         conversation = self.conversation(exact=exact)
         logits = conversation.prefill(self.prompt if prompt is None else prompt)
-        rounds = tuple(decode(conversation, logits, drafter, sampling, count, eos))
+        rounds = tuple(decode(conversation, logits, drafter, sampling, count, eos, num_logprobs))
         return Run(tuple(t for r in rounds for t in r.tokens), rounds, conversation)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..conversation import Conversation
+from ..logprobs import TokenLogprobs
 from ..sampling import Probabilities
 from ..stack import Floats
 
@@ -39,13 +40,14 @@ class Draft:
 class Round:
     """One draft-verify round: ``tokens`` were committed, the first ``num_accepted`` of them drafted.
 
-    ``seconds`` is drafting and verification together.
+    ``seconds`` is drafting and verification together. ``logprobs``: one a token, where they were asked for.
     """
 
     tokens: tuple[int, ...]
     num_drafted: int
     num_accepted: int
     seconds: float
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Drafter(Protocol):

@@ -1,4 +1,5 @@
-"""The command line: ``selfspec generate | info | profile | verify-artifact``. Text on stdout, all else on stderr."""
+"""The command line: ``selfspec generate | chat | info | profile | verify-artifact``. Text on stdout, all else on
+stderr."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from typing import Any, NoReturn
 
 from . import __version__
 from .errors import ArtifactError, SelfSpecError, UsageError, one_line
+from .generating import add_model, add_options, context_sentence, logprobs_of, options_of, statistics_line
 from .runtime.artifact import compare_files
-from .runtime.drafting import DRAFTERS
 from .runtime.exit_policy import best_exit
-from .runtime.model import DEFAULT_MAX_NEW_TOKENS, Model, TokenStream, load
-from .runtime.stats import Stats, peak_rss_bytes
+from .runtime.generation import TokenStream
+from .runtime.model import Model, load
+from .runtime.stats import peak_rss_bytes
 
 _INTERRUPTED = 130
 
@@ -64,12 +66,13 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"selfspec {__version__}")
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     _add_generate(commands)
+    _add_chat(commands)
     for name, function, text in (
         ("info", _info, "Say what an artifact holds, and what was measured of it on this machine."),
         ("profile", _profile, "Measure an artifact on this machine and keep the result."),
     ):
         sub = commands.add_parser(name, help=text, description=text)
-        _add_model(sub)
+        add_model(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object")
         sub.set_defaults(command=function)
     text = "Compare every byte of an artifact with what was exported."
@@ -79,34 +82,32 @@ def _parser() -> Parser:
     return parser
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", metavar="ARTIFACT", help="folder made by selfspec-export")
-    parser.add_argument("--threads", type=int, help="threads of ONNX Runtime (default: the physical cores)")
-
-
 def _add_generate(commands: Any) -> None:
     text = "Generate text. Statistics go to stderr."
     sub = commands.add_parser("generate", help=text, description=text)
-    _add_model(sub)
+    add_model(sub)
     sub.add_argument("-p", "--prompt", required=True, metavar="TEXT", help="the prompt; - reads it from stdin")
-    sub.add_argument("--raw", action="store_true", help="no chat template, even where the model has one")
-    sub.add_argument("--draft", choices=DRAFTERS, default="auto", help="how to draft (default: auto)")
-    sub.add_argument("--exit-layer", type=int, metavar="K", help="draft with the first K layers (with early-exit)")
-    sub.add_argument("--num-draft-tokens", type=int, metavar="N", help="longest draft of a round")
+    add_options(sub)
     sub.add_argument(
-        "--max-new-tokens", type=int, default=DEFAULT_MAX_NEW_TOKENS, metavar="N",
-        help=f"how many tokens to generate at most (default: {DEFAULT_MAX_NEW_TOKENS})",
-    )  # fmt: skip
-    sub.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
-    sub.add_argument("--top-p", type=float, default=1.0, help="sample from the smallest set this likely (default: 1)")
-    sub.add_argument("--seed", type=int, default=0, help="of sampling (default: 0)")
-    sub.add_argument(
-        "--exact",
-        action="store_true",
-        help="the same output bit for bit whatever drafts, at the price of padded passes",
+        "--logprobs", type=int, metavar="N", help="tell every token's log-probability and the N best ones'"
     )
     sub.add_argument("--json", action="store_true", help="print text, token ids and statistics as one JSON object")
     sub.set_defaults(command=_generate)
+
+
+def _add_chat(commands: Any) -> None:
+    text = "Talk with a model: one line a message. /reset, /stats and /exit are commands."
+    sub = commands.add_parser("chat", help=text, description=text)
+    add_model(sub)
+    add_options(sub)
+    sub.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    sub.set_defaults(command=_chat)
+
+
+def _chat(args: argparse.Namespace) -> None:
+    from . import chat
+
+    chat.main(args)
 
 
 def _generate(args: argparse.Namespace) -> None:
@@ -118,16 +119,9 @@ def _generate(args: argparse.Namespace) -> None:
     stream = model.stream(
         None if chat else prompt,
         messages=[{"role": "user", "content": prompt}] if chat else None,
-        max_new_tokens=args.max_new_tokens,
-        draft=args.draft,
-        exit_layer=args.exit_layer,
-        num_draft_tokens=args.num_draft_tokens,
-        temperature=args.temperature,
-        top_p=args.top_p,
-        seed=args.seed,
-        exact=args.exact,
+        **{**options_of(args), "logprobs": args.logprobs},
     )
-    (_print_json if args.json else _print_text)(stream)
+    (_print_json if args.json else _print_text)(model, stream)
 
 
 def _read_stdin() -> str:
@@ -137,38 +131,39 @@ def _read_stdin() -> str:
         raise UsageError(f"stdin is not UTF-8 text ({error}).") from error
 
 
-def _print_text(stream: TokenStream) -> None:
+def _print_text(model: Model, stream: TokenStream) -> None:
     try:
         for token in stream:
             print(token.text, end="", flush=True)
     finally:
         print(flush=True)
         result = stream.result
+        for entry in logprobs_of(result, model.codec):
+            best = ", ".join(f"{_quoted(top['text'])} {top['logprob']:.3f}" for top in entry["top_logprobs"])
+            print(f"{_quoted(entry['text'])} {entry['logprob']:.3f}{best and f' | {best}'}", file=sys.stderr)
+        if result.finish_reason == "context":
+            print(f"{context_sentence(model.artifact.manifest.model.context_length)}.", file=sys.stderr)
         print(statistics_line(result.stats, result.finish_reason), file=sys.stderr)
 
 
-def _print_json(stream: TokenStream) -> None:
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _print_json(model: Model, stream: TokenStream) -> None:
     for _ in stream:
         pass
     result = stream.result
-    data = {
+    data: dict[str, Any] = {
         "text": result.text,
         "token_ids": result.token_ids,
         "finish_reason": result.finish_reason,
+        "stop_string": result.stop_string,
         "stats": result.stats.to_dict() | {"peak_rss_bytes": peak_rss_bytes()},
     }
+    if result.logprobs is not None:
+        data["logprobs"] = logprobs_of(result, model.codec)
     print(json.dumps(data, ensure_ascii=False))
-
-
-def statistics_line(stats: Stats, finish_reason: str) -> str:
-    """One generation in one line."""
-    return (
-        f"prompt {stats.prompt_tokens} tokens, TTFT {1000 * stats.ttft_seconds:.0f} ms | "
-        f"{stats.generated_tokens} tokens ({finish_reason}), {stats.tokens_per_second:.1f} tok/s | "
-        f"{stats.rounds} rounds, acceptance rate {stats.acceptance_rate:.2f} "
-        f"({stats.accepted_tokens} of {stats.drafted_tokens}), {stats.tokens_per_round:.2f} tokens per round | "
-        f"peak RSS {peak_rss_bytes() / 1e6:.0f} MB"
-    )
 
 
 def _info(args: argparse.Namespace) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from .prompts import Prompt
+from .runtime.chat_template import Message
 from .runtime.conversation import Conversation
 from .runtime.drafters.base import Drafter, Round
 from .runtime.model import Model
 from .runtime.stats import Stats
-from .runtime.text import Message
 
 
 @dataclass(frozen=True, slots=True)

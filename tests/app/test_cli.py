@@ -74,6 +74,43 @@ def test_json_holds_text_ids_and_statistics(capsys: pytest.CaptureFixture[str], 
     assert data["stats"]["peak_rss_bytes"] > 0
 
 
+def test_log_probabilities_go_to_stderr_or_into_the_json(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:
+    argv = ["generate", str(artifact), "-p", "hello", "--max-new-tokens", "5", "--draft", "none", "--logprobs", "2"]
+    _, out, err = run(capsys, main, *argv, *THREADS)
+    lines = [line for line in err.splitlines() if " | " in line and line.startswith('"')]
+    data = json.loads(run(capsys, main, *argv, "--json", *THREADS)[1])
+    assert len(lines) == len(data["logprobs"]) == len(data["token_ids"])
+    assert [entry["id"] for entry in data["logprobs"]] == data["token_ids"]
+    for line, entry in zip(lines, data["logprobs"], strict=True):
+        assert len(entry["top_logprobs"]) == 2
+        assert f"{entry['logprob']:.3f}" in line
+        assert line not in out
+
+
+def test_a_stop_string_ends_the_text_and_is_named(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:
+    argv = ["generate", str(artifact), "-p", "hello", "--max-new-tokens", "30", "--draft", "none", "--json", *THREADS]
+    text = json.loads(run(capsys, main, *argv)[1])["text"]
+    stop = text[9:12]
+    data = json.loads(run(capsys, main, *argv, "--stop", "\x00", "--stop", stop)[1])
+    assert data["text"] == text[: text.index(stop)]
+    assert (data["finish_reason"], data["stop_string"]) == ("stop", stop)
+
+
+def test_a_full_context_is_said_in_words(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:
+    """'context' in a line of numbers tells nobody what happened."""
+    argv = ["generate", str(artifact), "-p", "long " * 45, "--max-new-tokens", "900", "--draft", "none", *THREADS]
+    code, _, err = run(capsys, main, *argv)
+    assert code == 0
+    assert "because the model's context of 256 tokens is full" in err
+    assert "(context)" in err
+
+
+def test_an_option_that_greedy_decoding_ignores_is_said(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:
+    argv = ["generate", str(artifact), "-p", "hello", "--max-new-tokens", "2", "--draft", "none", *THREADS]
+    assert "--top-k will have no effect" in run(capsys, main, *argv, "--top-k", "5")[2]
+    assert "no effect" not in run(capsys, main, *argv, "--top-k", "5", "--temperature", "1")[2]
+
+
 def test_raw_leaves_the_chat_template_out(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:
     def prompt_tokens(*more: str) -> int:
         argv = ["generate", str(artifact), "-p", "hello", "--max-new-tokens", "1", "--draft", "none", "--json", *more]
@@ -115,6 +152,12 @@ def test_info_and_profile_describe_the_artifact(capsys: pytest.CaptureFixture[st
         (["--temperature", "-1"], 2, "positive"),
         (["--top-p", "0"], 2, "at most 1"),
         (["--seed", "-1"], 2, "2**64"),
+        (["--top-k", "-1"], 2, "--top-k -1"),
+        (["--min-p", "2"], 2, "--min-p 2"),
+        (["--repetition-penalty", "0"], 2, "--repetition-penalty 0"),
+        (["--presence-penalty", "3"], 2, "--presence-penalty 3"),
+        (["--logprobs", "21"], 2, "between 0 and 20"),
+        (["--stop", ""], 2, "--stop"),
         (["--threads", "0"], 2, "at least 1"),
         (["--max-new-tokens", "many"], 2, "many"),
         (["--no-such-flag"], 2, "no-such-flag"),

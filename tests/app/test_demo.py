@@ -46,7 +46,9 @@ def test_both_precisions_end_identical(capsys: pytest.CaptureFixture[str]) -> No
 def test_text_that_is_not_plains_ends_in_no(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def accept_everything(draft: Sequence[int], logits: Floats, sampling: Sampling, position: int) -> Verdict:
+    def accept_everything(
+        draft: Sequence[int], logits: Floats, sampling: Sampling, position: int, _: object
+    ) -> Verdict:
         return Verdict((*draft, choose(logits[len(draft)], sampling, position + len(draft))), len(draft))
 
     monkeypatch.setattr(engine, "verify_matching", accept_everything)

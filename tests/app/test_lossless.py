@@ -39,7 +39,7 @@ def _judge(model: Model, *checks: Check, conditions: Conditions = EXACT) -> list
     return list(judge(model, Group("test", conditions, PROMPTS, checks), lambda line: None))
 
 
-def accept_everything(draft: Sequence[int], logits: Floats, sampling: Sampling, position: int) -> Verdict:
+def accept_everything(draft: Sequence[int], logits: Floats, sampling: Sampling, position: int, _: object) -> Verdict:
     """A verifier that believes the draft."""
     return Verdict((*draft, choose(logits[len(draft)], sampling, position + len(draft))), len(draft))
 

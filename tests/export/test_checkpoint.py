@@ -279,6 +279,15 @@ def test_a_beginning_of_sequence_token_is_what_the_tokenizer_adds(tools: Tools, 
     assert FolderTokenizer(with_bos, 320).bos_token_id() == 0
 
 
+def test_special_tokens_are_named_as_the_checkpoint_names_them(folder: Path) -> None:
+    """A template writes bos_token where the tokenizer adds none: its text must be known all the same."""
+    assert FolderTokenizer(folder, 320).special_tokens() == {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+    named = {"bos_token": None, "eos_token": {"content": "</s>"}, "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    edit_json(folder / "config.json", pad_token_id=10**12)
+    assert FolderTokenizer(folder, 320).special_tokens() == {"eos_token": "</s>", "unk_token": "<unk>"}
+
+
 def test_chat_templates_are_found_in_all_three_places(folder: Path) -> None:
     """A file of its own first; a text in tokenizer_config; or the default of several."""
     config = folder / "tokenizer_config.json"

@@ -438,6 +438,7 @@ def test_a_beginning_of_sequence_token_only_where_the_file_asks_for_one(
         assert source.chat_template() == "x"
         assert source.eos_token_ids() == (1, 9)
         assert source.generation_config() == {"eos_token_id": [1, 9]}
+        assert source.special_tokens() == {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
 
 
 @pytest.mark.parametrize(("pre", "expected"), [("llama-bpe", 0), ("smollm", None)])

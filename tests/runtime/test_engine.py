@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from tests.conftest import Toy
 
 WARM = Sampling(temperature=0.8, top_p=0.9, seed=11)
+SETTINGS = {
+    "greedy": Sampling(),
+    "warm": WARM,
+    "greedy, penalised": Sampling(repetition_penalty=1.3, presence_penalty=0.5),
+    "top-k": Sampling(0.9, seed=3, top_k=12),
+    "min-p, penalised": Sampling(0.9, 0.97, seed=4, min_p=0.05, repetition_penalty=1.2, presence_penalty=0.4),
+    "all at once": Sampling(1.1, 0.9, 5, 40, 0.02, 0.9, -0.6),
+}
 
 
 class SkipMiddle:
@@ -96,7 +104,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
 }
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), WARM], ids=["greedy", "warm"])
+@pytest.mark.parametrize("sampling", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_text_is_the_same_whatever_drafts(toy: Toy, name: str, sampling: Sampling) -> None:
     """A stale KV row, a wrong position or a mixed-up logits row after a rejection changes the text."""
@@ -105,7 +113,28 @@ def test_text_is_the_same_whatever_drafts(toy: Toy, name: str, sampling: Samplin
     assert drafted.tokens == plain.tokens
     assert drafted.conversation.tokens == plain.conversation.tokens
     assert drafted.conversation.kv.length == plain.conversation.kv.length == len(plain.conversation.tokens) - 1
-    assert 0 < drafted.accepted < drafted.drafted, "the draft was never right or never wrong: nothing was tested"
+    assert 0 < drafted.drafted > drafted.accepted
+    assert drafted.accepted > 0 or sampling.repetition_penalty > 1, "the draft was never right: nothing was tested"
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_log_probabilities_are_the_same_bits_whatever_drafts(toy: Toy, name: str) -> None:
+    """Rows of another position, or of rejected tokens; and penalties must not show in them."""
+    for sampling in (WARM, SETTINGS["greedy, penalised"]):
+        plain = toy.run(NoDrafter(), sampling=sampling, count=50, num_logprobs=3)
+        drafted = toy.run(DRAFTERS[name](), sampling=sampling, count=50, num_logprobs=3)
+        expected = [entry for r in plain.rounds for entry in r.logprobs]
+        assert [entry for r in drafted.rounds for entry in r.logprobs] == expected
+        assert len(expected) == 50
+        assert all(len(r.logprobs) == len(r.tokens) for r in drafted.rounds)
+
+
+def test_penalties_change_the_text_and_repeat_less(fp32: Toy) -> None:
+    """Options that reach nothing."""
+    plain = fp32.run(NoDrafter(), count=90).tokens
+    for sampling in (Sampling(repetition_penalty=3.0), Sampling(presence_penalty=2.0)):
+        penalised = fp32.run(NoDrafter(), sampling=sampling, count=90).tokens
+        assert len(set(penalised)) > len(set(plain)), sampling
 
 
 def test_text_varies_enough_to_notice_an_error(toy: Toy) -> None:

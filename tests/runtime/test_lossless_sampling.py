@@ -23,6 +23,7 @@ from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, Drafter, NoDrafter, Round
 from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
 from selfspec.runtime.engine import decode
+from selfspec.runtime.penalties import Penalties
 from selfspec.runtime.sampling import Floats, Probabilities, Sampling, Stream, choose, distribution, draw, uniform
 from selfspec.runtime.stack import Ids, Plan
 from selfspec.runtime.verify import Verdict, verify_sampled
@@ -34,6 +35,8 @@ DRAWS = 20_000
 BIASED_DRAWS = 6_000  # enough to see these biases
 TOKENS = 3
 WHOLE, NUCLEUS = Sampling(1.0), Sampling(1.0, 0.8)
+PENALISED = Sampling(1.0, repetition_penalty=1.4, presence_penalty=0.8)
+NARROW = Sampling(0.9, 0.95, top_k=7, min_p=0.1, repetition_penalty=0.8, presence_penalty=-0.5)
 MakeDrafter = Callable[[Sampling], Drafter]
 
 
@@ -91,10 +94,20 @@ class Table:
     def joint(self, sampling: Sampling) -> Probabilities:
         """[V ** 3] probabilities of the next three tokens, by enumeration."""
         cells = np.zeros((self.vocab,) * TOKENS)
-        for first, p1 in enumerate(distribution(self.logits[()], sampling)):
-            for second, p2 in enumerate(distribution(self.logits[first,], sampling)):
-                cells[first, second] = p1 * p2 * distribution(self.logits[first, second], sampling)
+        for first, p1 in enumerate(self._next((), sampling)):
+            for second, p2 in enumerate(self._next((first,), sampling)):
+                cells[first, second] = p1 * p2 * self._next((first, second), sampling)
         return cells.reshape(-1)
+
+    def _next(self, tail: tuple[int, ...], sampling: Sampling) -> Probabilities:
+        """Penalties by their definition, not by the code under test."""
+        logits = self.logits[tail].copy()
+        for token in {*self.prompt, *tail}:
+            factor = sampling.repetition_penalty
+            logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+        for token in set(tail):
+            logits[token] -= sampling.presence_penalty
+        return distribution(logits, sampling)
 
 
 class TableStack:
@@ -151,7 +164,7 @@ def table_tokens(table: Table, drafter: Drafter, sampling: Sampling) -> tuple[in
 def observe(table: Table, make: MakeDrafter, sampling: Sampling, draws: int = DRAWS) -> NDArray[np.int64]:
     cells = np.zeros((table.vocab,) * TOKENS, dtype=np.int64)
     for seed in range(draws):
-        seeded = Sampling(sampling.temperature, sampling.top_p, seed)
+        seeded = replace(sampling, seed=seed)
         cells[table_tokens(table, make(seeded), seeded)] += 1
     return cells.reshape(-1)
 
@@ -185,8 +198,11 @@ HONEST: dict[str, MakeDrafter] = {
 }
 SETTINGS = pytest.mark.parametrize(
     ("name", "sampling"),
-    [*((n, WHOLE) for n in HONEST), *((n, NUCLEUS) for n in ("plain", "deterministic", "sampled"))],
-    ids=lambda v: v if isinstance(v, str) else f"top-p {v.top_p}",
+    [
+        *((n, WHOLE) for n in HONEST),
+        *((n, s) for n in ("plain", "deterministic", "sampled") for s in (NUCLEUS, PENALISED, NARROW)),
+    ],
+    ids=lambda v: v if isinstance(v, str) else f"top-p {v.top_p} penalty {v.repetition_penalty}",
 )
 
 
@@ -210,7 +226,7 @@ def test_the_model_itself_gives_what_the_table_gives(tiny: Toy, table: Table, na
     """The stand-in above proves nothing if the real stack, KV cache and prefix reuse do something else."""
     accepted = drafted = 0
     for seed in range(150):
-        seeded = Sampling(sampling.temperature, sampling.top_p, seed)
+        seeded = replace(sampling, seed=seed)
         run = tiny.run(HONEST[name](seeded), sampling=seeded, count=TOKENS)
         assert run.tokens == table_tokens(table, HONEST[name](seeded), seeded)
         accepted, drafted = accepted + run.accepted, drafted + run.drafted
@@ -221,16 +237,26 @@ def test_the_model_itself_gives_what_the_table_gives(tiny: Toy, table: Table, na
 
 
 def accept_always(
-    draft: Sequence[int], q: Sequence[Probabilities], logits: Floats, sampling: Sampling, position: int
+    draft: Sequence[int],
+    q: Sequence[Probabilities],
+    logits: Floats,
+    sampling: Sampling,
+    position: int,
+    penalties: Penalties,
 ) -> Verdict:
     return Verdict((*draft, choose(logits[len(draft)], sampling, position + len(draft))), len(draft))
 
 
 def residual_is_the_target(
-    draft: Sequence[int], q: Sequence[Probabilities], logits: Floats, sampling: Sampling, position: int
+    draft: Sequence[int],
+    q: Sequence[Probabilities],
+    logits: Floats,
+    sampling: Sampling,
+    position: int,
+    penalties: Penalties,
 ) -> Verdict:
     """Draws from p instead of max(0, p - q) after a rejection: the commonest mistake."""
-    verdict = verify_sampled(draft, q, logits, sampling, position)
+    verdict = verify_sampled(draft, q, logits, sampling, position, penalties)
     if verdict.num_accepted == len(draft):
         return verdict
     at = verdict.num_accepted
@@ -239,7 +265,12 @@ def residual_is_the_target(
 
 
 def shared_uniform(
-    draft: Sequence[int], q: Sequence[Probabilities], logits: Floats, sampling: Sampling, position: int
+    draft: Sequence[int],
+    q: Sequence[Probabilities],
+    logits: Floats,
+    sampling: Sampling,
+    position: int,
+    penalties: Penalties,
 ) -> Verdict:
     """Uses the draft's own uniform for acceptance too."""
     tokens: list[int] = []
@@ -296,6 +327,28 @@ def test_a_biased_verifier_fails_the_same_test(
     assert p_value(observe(table, SAMPLED, WHOLE, BIASED_DRAWS), table.joint(WHOLE)) < 1e-6
 
 
+def ignores_the_block(
+    draft: Sequence[int],
+    q: Sequence[Probabilities],
+    logits: Floats,
+    sampling: Sampling,
+    position: int,
+    penalties: Penalties,
+) -> Verdict:
+    """Penalises every row for what stood before the block, and not for the drafted tokens before it in the block."""
+    return verify_sampled(draft, q, np.stack([penalties.apply(row) for row in logits]), sampling, position)
+
+
+def test_rows_that_do_not_see_the_block_before_them_fail_the_same_test(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of the third token must be penalised for the second, drafted in the same block."""
+    strong = Sampling(1.0, presence_penalty=2.0)
+    assert p_value(observe(table, SAMPLED, strong, BIASED_DRAWS), table.joint(strong)) > 1e-3
+    monkeypatch.setattr(engine, "verify_sampled", ignores_the_block)
+    assert p_value(observe(table, SAMPLED, strong), table.joint(strong)) < 1e-6
+
+
 def test_a_drafter_that_drops_its_own_unlikely_tokens_fails_the_same_test(table: Table) -> None:
     """The confidence rule applied to a sampled token: dropping it because of its probability biases what is kept."""
 
@@ -319,7 +372,7 @@ def test_a_deterministic_draft_accepted_by_a_coin_without_residual_fails_the_sam
 ) -> None:
     """Accepting an argmax draft with probability p but redrawing from p after a rejection favours the draft."""
 
-    def coin(draft: Sequence[int], logits: Floats, sampling: Sampling, position: int) -> Verdict:
+    def coin(draft: Sequence[int], logits: Floats, sampling: Sampling, position: int, penalties: Penalties) -> Verdict:
         tokens: list[int] = []
         for i, token in enumerate(draft):
             p = distribution(logits[i], sampling)

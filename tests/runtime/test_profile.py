@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from selfspec import load
@@ -208,6 +209,20 @@ def test_row_counts_that_mix_rows_are_not_called_invariant(fp32: Toy, monkeypatc
 
     monkeypatch.setattr(Stack, "logits", mixing)
     assert invariant_rows(fp32.model.sessions) == 4
+
+
+def test_passes_as_wide_as_a_prompts_must_treat_rows_alike_too(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that changes its blocking at a hundred rows, imitated: a turn would not equal a fresh run."""
+    from selfspec.runtime.stack import Floats, Plan, Stack
+
+    original = Stack.run
+
+    def blocked(stack: Stack, plan: Plan, hidden: Floats, position: int) -> Floats:
+        found = original(stack, plan, hidden, position)
+        return found if len(hidden) < 100 else found * np.float32(1.001)
+
+    monkeypatch.setattr(Stack, "run", blocked)
+    assert invariant_rows(fp32.model.sessions) is None
 
 
 def test_where_no_row_count_is_invariant_exact_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfspec.errors import UsageError
-from selfspec.runtime.sampling import Floats, Sampling, Stream, choose, distribution, draw, uniform
+from selfspec.runtime.sampling import Floats, Sampling, Stream, choose, distribution, draw, largest, uniform
 
 
 def floats(*values: float) -> Floats:
@@ -166,9 +167,83 @@ def test_uniforms_are_uniform_and_independent() -> None:
         ({"top_p": math.nan}, "--top-p nan"),
         ({"seed": -1}, "--seed -1"),
         ({"seed": 2**64}, f"--seed {2**64}"),
+        ({"seed": 1.5}, "--seed 1.5: it must be a whole number"),
+        ({"top_k": -1}, "--top-k -1"),
+        ({"top_k": 2.0}, "--top-k 2.0: it must be a whole number"),
+        ({"top_k": True}, "--top-k True"),
+        ({"min_p": -0.1}, "--min-p -0.1"),
+        ({"min_p": 1.01}, "--min-p 1.01"),
+        ({"min_p": math.nan}, "--min-p nan"),
+        ({"repetition_penalty": 0.0}, "--repetition-penalty 0.0"),
+        ({"repetition_penalty": math.inf}, "--repetition-penalty inf"),
+        ({"presence_penalty": 2.1}, "--presence-penalty 2.1"),
+        ({"presence_penalty": math.nan}, "--presence-penalty nan"),
+        ({"presence_penalty": "x"}, "--presence-penalty 'x': it must be a number"),
     ],
 )
-def test_impossible_settings_are_refused_by_name(arguments: dict[str, float], named: str) -> None:
+def test_impossible_settings_are_refused_by_name(arguments: dict[str, Any], named: str) -> None:
     """A nan temperature would sample from nan."""
     with pytest.raises(UsageError, match=named):
-        Sampling(**arguments)  # type: ignore[arg-type]
+        Sampling(**arguments)
+
+
+def sets(*pairs: tuple[Sampling, set[int]]) -> None:
+    logits = logits_of(0.1, 0.4, 0.2, 0.3)
+    for sampling, expected in pairs:
+        assert set(np.flatnonzero(distribution(logits, sampling)).tolist()) == expected, sampling
+
+
+def test_top_k_keeps_the_k_most_likely() -> None:
+    """One too many or too few, or the least likely ones; and what is kept is renormalised."""
+    sets((Sampling(1.0, top_k=1), {1}), (Sampling(1.0, top_k=3), {1, 2, 3}), (Sampling(1.0, top_k=9), {0, 1, 2, 3}))
+    found = distribution(logits_of(0.1, 0.4, 0.2, 0.3), Sampling(1.0, top_k=2))
+    np.testing.assert_allclose(found, [0, 4 / 7, 0, 3 / 7], rtol=1e-6)
+
+
+def test_top_k_keeps_all_that_tie_with_the_last_as_hugging_face_does() -> None:
+    """Dropping one of two equal tokens prefers low ids for no reason of the model's."""
+    np.testing.assert_allclose(distribution(floats(2, 1, 1, 0), Sampling(1.0, top_k=2)) > 0, [1, 1, 1, 0])
+
+
+def test_min_p_is_relative_to_the_most_likely() -> None:
+    """Read as an absolute bound, 0.6 would leave nothing here."""
+    sets((Sampling(1.0, min_p=0.6), {1, 3}), (Sampling(1.0, min_p=0.3), {1, 2, 3}), (Sampling(1.0, min_p=1.0), {1}))
+
+
+def test_top_p_looks_at_what_top_k_left_and_min_p_at_the_temperature() -> None:
+    """Of the three best, 4/9 and 3/9 reach 0.7 together; of all four they do not reach 0.75."""
+    sets((Sampling(1.0, 0.75, top_k=3), {1, 3}), (Sampling(1.0, 0.75), {1, 2, 3}))
+    sets((Sampling(2.0, min_p=0.6), {1, 2, 3}), (Sampling(0.5, min_p=0.5), {1, 3}))
+
+
+@given(
+    st.lists(st.integers(-6, 6), min_size=1, max_size=600), st.floats(0.01, 1), st.sampled_from([0, 1, 5, 200]),
+)  # fmt: skip
+def test_the_nucleus_is_that_of_a_full_sort(values: list[int], top_p: float, top_k: int) -> None:
+    """Looking at the largest few only must not change the set, ties and sums of many small ones included."""
+    logits = np.asarray(values, dtype=np.float32)
+    base = distribution(logits, Sampling(2.0, top_k=top_k))
+    order = np.argsort(-base, kind="stable")
+    expected = order[(np.cumsum(base[order]) - base[order] < top_p) & (base[order] > 0)]
+    found = np.flatnonzero(distribution(logits, Sampling(2.0, top_p, top_k=top_k)))
+    assert abs(len(found) - len(expected)) <= 1  # a sum that meets top_p to the last bit may fall on either side
+    assert set(found) <= set(order[: max(len(found), len(expected))].tolist())
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0, 3, 60]), st.sampled_from([0.4, 1.0]), st.sampled_from([0.0, 0.05]))
+def test_a_choice_is_a_draw_from_the_whole_distribution(seed: int, top_k: int, top_p: float, min_p: float) -> None:
+    """Drawing among a few candidates only must give the token that the whole vocabulary would."""
+    logits = np.random.default_rng(seed).normal(0, 3, 300).astype(np.float32)
+    sampling = Sampling(0.9, top_p, seed, top_k, min_p)
+    expected = draw(distribution(logits, sampling), uniform(seed, 4, Stream.TARGET))
+    assert choose(logits, sampling, 4) == expected
+
+
+def test_the_largest_come_best_first_and_of_equals_the_lower_id() -> None:
+    assert largest(floats(1, 5, 3, 5, 3), 4).tolist() == [1, 3, 2, 4]
+    assert largest(floats(1, 5), 7).tolist() == [1, 0]
+
+
+def test_options_that_greedy_decoding_does_not_look_at_are_named() -> None:
+    assert Sampling(top_k=3, top_p=0.5, min_p=0.1).without_effect == ("--top-k", "--top-p", "--min-p")
+    assert Sampling(0.5, 0.5, top_k=3).without_effect == Sampling(repetition_penalty=2.0).without_effect == ()

@@ -1,0 +1,93 @@
+"""What ``selfspec generate`` and ``selfspec chat`` have in common: their options, and what they say of an answer."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .runtime.drafting import DRAFTERS
+from .runtime.generation import Generation
+from .runtime.model import DEFAULT_MAX_NEW_TOKENS, GenerationOptions
+from .runtime.stats import Stats, peak_rss_bytes
+from .runtime.text import TextCodec
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", metavar="ARTIFACT", help="folder made by selfspec-export")
+    parser.add_argument("--threads", type=int, help="threads of ONNX Runtime (default: the physical cores)")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Everything that :class:`GenerationOptions` has a command-line word for."""
+    parser.add_argument("--raw", action="store_true", help="no chat template, even where the model has one")
+    parser.add_argument("--draft", choices=DRAFTERS, default="auto", help="how to draft (default: auto)")
+    parser.add_argument("--exit-layer", type=int, metavar="K", help="draft with the first K layers (with early-exit)")
+    parser.add_argument("--num-draft-tokens", type=int, metavar="N", help="longest draft of a round")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=DEFAULT_MAX_NEW_TOKENS, metavar="N",
+        help=f"how many tokens to generate at most (default: {DEFAULT_MAX_NEW_TOKENS})",
+    )  # fmt: skip
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before it; may be repeated")
+    for flag, kind, default, text in (
+        ("--temperature", float, 0.0, "0 is greedy"),
+        ("--top-k", int, 0, "sample from the K most likely tokens; 0: from all"),
+        ("--top-p", float, 1.0, "sample from the smallest set this likely"),
+        ("--min-p", float, 0.0, "drop tokens less likely than this share of the best one's probability"),
+        ("--repetition-penalty", float, 1.0, "weakens tokens of prompt and output; 1: off"),
+        ("--presence-penalty", float, 0.0, "taken from the logits of tokens of the output; 0: off"),
+        ("--seed", int, 0, "of sampling"),
+    ):
+        parser.add_argument(flag, type=kind, default=default, metavar="X", help=f"{text} (default: {default})")
+    parser.add_argument(
+        "--exact",
+        action="store_true",
+        help="the same output bit for bit whatever drafts, at the price of padded passes",
+    )
+
+
+def options_of(args: argparse.Namespace) -> GenerationOptions:
+    """What :func:`add_options` has read."""
+    return {
+        "max_new_tokens": args.max_new_tokens,
+        "draft": args.draft,
+        "exit_layer": args.exit_layer,
+        "num_draft_tokens": args.num_draft_tokens,
+        "stop": args.stop,
+        "temperature": args.temperature,
+        "top_k": args.top_k,
+        "top_p": args.top_p,
+        "min_p": args.min_p,
+        "repetition_penalty": args.repetition_penalty,
+        "presence_penalty": args.presence_penalty,
+        "seed": args.seed,
+        "exact": args.exact,
+    }
+
+
+def statistics_line(stats: Stats, finish_reason: str) -> str:
+    """One generation in one line."""
+    reused = f" ({stats.reused_prompt_tokens} reused)" if stats.reused_prompt_tokens else ""
+    return (
+        f"prompt {stats.prompt_tokens} tokens{reused}, TTFT {1000 * stats.ttft_seconds:.0f} ms | "
+        f"{stats.generated_tokens} tokens ({finish_reason}), {stats.tokens_per_second:.1f} tok/s | "
+        f"{stats.rounds} rounds, acceptance rate {stats.acceptance_rate:.2f} "
+        f"({stats.accepted_tokens} of {stats.drafted_tokens}), {stats.tokens_per_round:.2f} tokens per round | "
+        f"peak RSS {peak_rss_bytes() / 1e6:.0f} MB"
+    )
+
+
+def context_sentence(context_length: int) -> str:
+    return f"the text ends here because the model's context of {context_length} tokens is full"
+
+
+def logprobs_of(result: Generation, codec: TextCodec) -> list[dict[str, Any]]:
+    """One entry a token, for JSON; empty where none were asked for."""
+    return [
+        _named(token_id, entry.logprob, codec)
+        | {"top_logprobs": [_named(top.id, top.logprob, codec) for top in entry.top]}
+        for token_id, entry in zip(result.token_ids, result.logprobs or (), strict=False)
+    ]
+
+
+def _named(token_id: int, logprob: float, codec: TextCodec) -> dict[str, Any]:
+    return {"id": token_id, "text": codec.decode([token_id]), "logprob": logprob}
