@@ -12,7 +12,7 @@ from ..errors import ContextLengthError, UsageError
 from ..models.config import ModelConfig
 from .kvcache import KVCache
 from .sessions import Sessions
-from .stack import Floats, Plan, Stack
+from .stack import AS_THEY_COME, Floats, Passes, Plan, Stack
 
 PREFILL_ROWS = 512
 """A longer prompt is run in chunks of so many rows, so that scratch memory stays flat."""
@@ -28,16 +28,16 @@ class Conversation:
     ``min(kv.length, len(tokens))`` rows are those of its first tokens, and :meth:`resume` builds on no others.
     """
 
-    def __init__(self, sessions: Sessions, min_rows: int = 1, *, exact: bool = False) -> None:
-        """Args: min_rows: what every pass is padded to. exact: prefill with rows that do not depend on the chunk."""
+    def __init__(self, sessions: Sessions, passes: Passes = AS_THEY_COME, *, exact: bool = False) -> None:
+        """Args: passes: how rows are put into them. exact: prefill with rows that do not depend on the chunk."""
         self.sessions = sessions
-        self.min_rows = min_rows
+        self.passes = passes
         self.exact = exact
         self.config: ModelConfig = sessions.artifact.manifest.model
         self.exit_layers = sessions.artifact.manifest.exit_layers
         self.tokens: list[int] = []
         self.kv = KVCache(self.config)
-        self.stack = Stack(sessions, self.kv, min_rows)
+        self.stack = Stack(sessions, self.kv, passes)
         self.full_plan = Plan.layers(0, self.config.num_layers)
         self._prefill_rows = EXACT_PREFILL_ROWS if exact else PREFILL_ROWS
         self._lock = threading.Lock()

@@ -20,6 +20,7 @@ from .logprobs import check_logprobs
 from .profile import PROBE_TEXTS, Profile, load_profile, measure, store_profile
 from .sampling import Sampling
 from .sessions import Sessions
+from .stack import AS_THEY_COME, Passes
 from .stop_strings import StopStrings
 from .text import TextCodec
 
@@ -142,7 +143,7 @@ class Model:
         used = self.conversation(exact=bool(exact)) if conversation is None else conversation
         self._check_conversation(used, exact)
         used.check_fits(len(prompt))
-        drafter = self._drafter(options, used.min_rows) if isinstance(draft, str) else draft
+        drafter = self._drafter(options, used.passes.min_rows) if isinstance(draft, str) else draft
         return TokenStream(used, Request(prompt, drafter, chosen, max_new_tokens, stop_strings, logprobs), self.codec)
 
     def conversation(self, *, exact: bool = False) -> Conversation:
@@ -150,9 +151,9 @@ class Model:
         with the same tokens, need not run again. Use it for one generation at a time.
 
         Raises:
-            RuntimeSetupError: as :meth:`exact_rows`.
+            RuntimeSetupError: as :meth:`exact_passes`.
         """
-        return Conversation(self.sessions, self.exact_rows() if exact else 1, exact=exact)
+        return Conversation(self.sessions, self.exact_passes() if exact else AS_THEY_COME, exact=exact)
 
     def _check_conversation(self, conversation: Conversation, exact: bool | None) -> None:
         if conversation.sessions is not self.sessions:
@@ -207,19 +208,19 @@ class Model:
     def stored_profile(self) -> Profile | None:
         return load_profile(self.artifact, self.sessions.threads)
 
-    def exact_rows(self) -> int:
-        """Rows that ``exact`` pads every pass to.
+    def exact_passes(self) -> Passes:
+        """How ``exact`` puts rows into passes.
 
         Raises:
-            RuntimeSetupError: no row count up to 8 makes this machine's kernels row-invariant.
+            RuntimeSetupError: no way that was tried makes this machine's kernels row-invariant.
         """
-        rows = self.profile().invariant_rows
-        if rows is None:
+        passes = self.profile().exact_passes
+        if passes is None:
             raise RuntimeSetupError(
-                "exact cannot be promised here: on this machine no row count up to 8 gives a row the same bits "
+                "exact cannot be promised here: on this machine no padding of passes gives a row the same bits "
                 "whatever stands beside it. Run without exact, or export with another --precision."
             )
-        return rows
+        return passes
 
     def _drafter(self, options: DraftOptions, min_rows: int) -> Drafter:
         return make_drafter(options, self.artifact.manifest, self.profile, min_rows)

@@ -32,6 +32,40 @@ class Plan:
         return cls(tuple(range(2 * start, 2 * stop)))
 
 
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How rows are put into passes: at least ``min_rows`` each, padding behind the real ones, and none that goes on
+    past a ``boundary``: a kernel that takes keys in blocks may treat a row otherwise once a pass reaches the next one.
+
+    The last ``min_rows - 1`` rows before a multiple of ``boundary`` are cut off with what follows: alone, they would be
+    padded across it.
+    """
+
+    min_rows: int = 1
+    boundary: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_rows <= PAD_ROWS:
+            raise UsageError(f"passes can be padded to 1 to {PAD_ROWS} rows, not to {self.min_rows}.")
+        if self.boundary is not None and self.boundary < PAD_ROWS:
+            raise UsageError(f"passes can be cut at multiples of {PAD_ROWS} or more, not of {self.boundary}.")
+
+    def rows(self, count: int) -> int:
+        """How many rows a pass over ``count`` real ones has."""
+        return max(count, self.min_rows)
+
+    def cuts(self, position: int, count: int) -> list[int]:
+        """Where passes over rows ``position`` to ``position + count - 1`` begin, and the end of the last one."""
+        end, back = position + count, self.min_rows - 1
+        if self.boundary is None:
+            return [position, end]
+        first = (position + back) // self.boundary + 1
+        return [position, *range(first * self.boundary - back, end, self.boundary), end]
+
+
+AS_THEY_COME = Passes()
+
+
 class _Pass:
     """One graph bound for a fixed number of rows: fill ``inputs``, run, read ``outputs``."""
 
@@ -63,18 +97,16 @@ class _Pass:
 class Stack:
     """The model's graphs over one conversation's KV cache and scratch.
 
-    ``min_rows`` pads every pass to that many rows, for machines whose kernels only treat rows alike from there on; the
-    padding follows the real rows, and nothing reads what it leaves behind. What is returned is the caller's own.
+    ``passes`` pads and cuts them, for machines whose kernels only then treat rows alike; the padding follows the real
+    rows, and nothing reads what it leaves behind. What is returned is the caller's own.
     """
 
-    def __init__(self, sessions: Sessions, kv: KVCache, min_rows: int = 1) -> None:
-        if not 1 <= min_rows <= PAD_ROWS:
-            raise UsageError(f"passes can be padded to 1 to {PAD_ROWS} rows, not to {min_rows}.")
+    def __init__(self, sessions: Sessions, kv: KVCache, passes: Passes = AS_THEY_COME) -> None:
         self._sessions = sessions
         self._manifest = sessions.artifact.manifest
         self._kv = kv
-        self._min_rows = min_rows
-        self._passes: dict[tuple[str, int], _Pass] = {}
+        self._split = passes
+        self._bound: dict[tuple[str, int], _Pass] = {}
         self._generation = kv.generation
         self._seqlens_k = np.zeros(1, dtype=np.int32)
         self._total = np.zeros(1, dtype=np.int32)
@@ -86,7 +118,7 @@ class Stack:
 
     def embed(self, ids: Ids) -> Floats:
         """[n] token ids → [n, d]."""
-        bound = self._pass(self._manifest.embed_graph, self._rows(len(ids)))
+        bound = self._pass(self._manifest.embed_graph, self._split.rows(len(ids)))
         bound.arrays["input_ids"][0, : len(ids)] = ids
         bound.run()
         return _rows_of(bound.arrays["hidden_out"], len(ids))
@@ -99,12 +131,20 @@ class Stack:
             UsageError: the plan splits a graph.
         """
         route = self._route(plan)
-        n = len(hidden)
-        rows = self._rows(n)
-        self._kv.reserve(position + n)
+        self._kv.reserve(position + len(hidden))
         if self._generation != self._kv.generation:
-            self._passes.clear()
+            self._bound.clear()
             self._generation = self._kv.generation
+        cuts = self._split.cuts(position, len(hidden))
+        outputs = [
+            self._run_pass(route, hidden[start - position : stop - position], start)
+            for start, stop in itertools.pairwise(cuts)
+        ]
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+
+    def _run_pass(self, route: tuple[Unit, ...], hidden: Floats, position: int) -> Floats:
+        n = len(hidden)
+        rows = self._split.rows(n)
         self._seqlens_k[0], self._total[0] = position + rows - 1, position + rows
         for unit in route:
             bound = self._pass(unit.graph, rows)
@@ -129,15 +169,12 @@ class Stack:
         n = len(hidden)
         logits = np.empty((n, width), dtype=np.float32)
         for graph, columns in parts:
-            bound = self._pass(graph, self._rows(n))
+            bound = self._pass(graph, self._split.rows(n))
             bound.arrays["hidden"][0, :n] = hidden
             bound.run()
             for index, (start, stop) in enumerate(columns):
                 logits[:, start:stop] = bound.arrays[f"logits.{index}"][0, :n]
         return logits
-
-    def _rows(self, n: int) -> int:
-        return max(n, self._min_rows)
 
     def _route(self, plan: Plan) -> tuple[Unit, ...]:
         if plan not in self._routes:
@@ -155,12 +192,12 @@ class Stack:
 
     def _pass(self, graph: str, rows: int) -> _Pass:
         key = (graph, rows)
-        if key not in self._passes:
+        if key not in self._bound:
             bound = self._bind(graph, rows)
             if rows > _KEPT_ROWS:
                 return bound
-            self._passes[key] = bound
-        return self._passes[key]
+            self._bound[key] = bound
+        return self._bound[key]
 
     def _bind(self, graph: str, rows: int) -> _Pass:
         session = self._sessions.get(graph)

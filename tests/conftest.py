@@ -27,8 +27,10 @@ from selfspec.export.source import open_model
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Drafter, Round
 from selfspec.runtime.engine import decode
-from selfspec.runtime.profile import PROBE_TEXT, invariant_rows
+from selfspec.runtime.invariance import exact_passes
+from selfspec.runtime.profile import PROBE_TEXT
 from selfspec.runtime.sampling import Sampling
+from selfspec.runtime.stack import AS_THEY_COME, Passes
 from selfspec.runtime.threads import use_threads
 
 Array = NDArray[Any]
@@ -286,11 +288,11 @@ class Toy:
         self.model: Model = load(folder, threads=THREADS, notify=self.notices.append)
 
     @cached_property
-    def rows(self) -> int:
-        """What ``exact`` pads to on this machine; tests of exactness make no sense where there is no such count."""
-        found = invariant_rows(self.model.sessions)
+    def passes(self) -> Passes:
+        """How ``exact`` puts rows into passes here; tests of exactness make no sense where there is no way."""
+        found = exact_passes(self.model.sessions)
         if found is None:
-            pytest.skip("no row count up to 8 is row-invariant on this machine")
+            pytest.skip("no way to put rows into passes is row-invariant on this machine")
         return found
 
     @cached_property
@@ -300,7 +302,7 @@ class Toy:
         return self.model.codec.encode(PROMPT)
 
     def conversation(self, *, exact: bool = True) -> Conversation:
-        return Conversation(self.model.sessions, self.rows if exact else 1, exact=exact)
+        return Conversation(self.model.sessions, self.passes if exact else AS_THEY_COME, exact=exact)
 
     def run(
         self,

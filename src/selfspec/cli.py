@@ -230,5 +230,9 @@ def _print_profile(model: Model) -> None:
             f"early-exit     best after layer {best.exit_layer} of {layers}, at most {best.num_tokens} token(s) a "
             f"round: {best.rate:.2f} x plain by what was measured"
         )
-    rows = profile.invariant_rows
-    print(f"exact          {'not possible here' if rows is None else f'passes padded to {rows} row(s)'}")
+    passes = profile.exact_passes
+    if passes is None:
+        print("exact          not possible here")
+    else:
+        cut = f", none across a multiple of {passes.boundary}" if passes.boundary else ""
+        print(f"exact          passes padded to {passes.min_rows} row(s){cut}")

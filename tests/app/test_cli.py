@@ -136,7 +136,7 @@ def test_info_and_profile_describe_the_artifact(capsys: pytest.CaptureFixture[st
     assert "measuring" in err
     code, out, _ = run(capsys, main, "info", str(artifact), "--json", *THREADS)
     assert set(json.loads(out)["profile"]) == {
-        "step_seconds", "hot_head_seconds", "exits", "invariant_rows",
+        "step_seconds", "hot_head_seconds", "exits", "exact_passes",
     }  # fmt: skip
 
 

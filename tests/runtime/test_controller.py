@@ -26,7 +26,7 @@ def machine(slope: float, exits: dict[int, float] | None = None, agreement: dict
         share = (agreement or {})[k]
         hits = tuple(int((i + 1) * share) > int(i * share) for i in range(200))
         found[k] = ExitProfile(unit * cost, (0.95,) * len(hits), hits)
-    return Profile({m: unit * (1 + slope * (m - 1)) for m in ROW_COUNTS}, 0.0, found, 1)
+    return Profile({m: unit * (1 + slope * (m - 1)) for m in ROW_COUNTS}, 0.0, found, None)
 
 
 def talk(*tokens: int) -> Conversation:

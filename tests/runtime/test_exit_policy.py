@@ -69,7 +69,7 @@ def test_the_cost_of_a_round_by_hand() -> None:
 
 def test_an_exit_after_all_layers_leaves_only_the_head() -> None:
     """Its prefix is its step without the hot head, and no more than a pass."""
-    profile = Profile({1: 2.0, 2: 2.2}, 0.1, {9: ExitProfile(1.0, (), ()), 10: ExitProfile(4.0, (), ())}, 1)
+    profile = Profile({1: 2.0, 2: 2.2}, 0.1, {9: ExitProfile(1.0, (), ()), 10: ExitProfile(4.0, (), ())}, None)
     assert exit_costs(profile, 9).step == pytest.approx(0.5)
     assert exit_costs(profile, 9).prefix == pytest.approx(0.45)
     assert exit_costs(profile, 10).prefix == 1.0
@@ -129,9 +129,9 @@ def test_the_best_exit_weighs_agreement_against_cost() -> None:
         return ExitProfile(step, (0.95,) * 100, tuple(i % 10 < hits for i in range(100)))
 
     steps = {m: 1 + 0.05 * (m - 1) for m in range(1, 9)}
-    profile = Profile(steps, 0.02, {2: of(0.1, 1), 6: of(0.4, 9), 10: of(0.95, 10)}, 1)
+    profile = Profile(steps, 0.02, {2: of(0.1, 1), 6: of(0.4, 9), 10: of(0.95, 10)}, None)
     found = best_exit(profile)
     assert found is not None
     assert found.exit_layer == 6
     assert found.rate == replay(profile.exits[6], exit_costs(profile, 6), found.num_tokens) > 1.2
-    assert best_exit(Profile(steps, 0.02, {}, 1)) is None
+    assert best_exit(Profile(steps, 0.02, {}, None)) is None

@@ -18,7 +18,7 @@ from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import NoDrafter
 from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
 from selfspec.runtime.kvcache import KVCache
-from selfspec.runtime.stack import Floats, Plan
+from selfspec.runtime.stack import Floats, Passes, Plan
 
 if TYPE_CHECKING:
     from tests.conftest import Toy
@@ -194,7 +194,7 @@ def test_any_history_leaves_what_plain_decoding_leaves(
     fp32: Toy, history: list[tuple[str, int, int]], initial_rows: int, seed: int
 ) -> None:
     """A row of a rejected draft that survives, a row lost when the buffer grows, a position that is off by one."""
-    assert fp32.rows  # found with buffers as they are, not with these small ones
+    assert fp32.passes  # found with buffers as they are, not with these small ones
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kvcache, "INITIAL_ROWS", initial_rows)
         past = History(fp32, seed)
@@ -252,7 +252,7 @@ def test_a_prompt_beyond_the_context_raises_before_any_write(fp32: Toy) -> None:
 
 def test_padding_is_left_behind_no_committed_row(fp32: Toy) -> None:
     """A pad row written before the real one would be read by it, and committed with it."""
-    padded, bare = Conversation(fp32.model.sessions, 8), fp32.conversation()
+    padded, bare = Conversation(fp32.model.sessions, Passes(8)), fp32.conversation()
     for conversation in (padded, bare):
         for i, token in enumerate(fp32.prompt):
             conversation.stack.run(conversation.full_plan, conversation.stack.embed(np.asarray([token])), i)

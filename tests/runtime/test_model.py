@@ -285,7 +285,7 @@ def test_early_exit_without_a_layer_takes_the_profiles_choice(model: Model) -> N
     manifest = model.artifact.manifest
     right, wrong = (True,) * 50, (False,) * 50
     exits = {k: ExitProfile(c, (0.9,) * 50, hits) for k, c, hits in ((2, 0.1, right), (4, 0.1, wrong), (6, 0.9, right))}
-    profile = Profile({1: 1.0, 2: 1.1, 4: 1.3}, 0.0, exits, 1)
+    profile = Profile({1: 1.0, 2: 1.1, 4: 1.3}, 0.0, exits, None)
     found = make_drafter(DraftOptions("early-exit"), manifest, lambda: profile)
     assert isinstance(found, EarlyExit)
     assert found.exit_layer == 2

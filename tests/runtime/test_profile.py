@@ -7,22 +7,22 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from selfspec import load
 from selfspec.errors import RuntimeSetupError
 from selfspec.runtime import profile as profiles
+from selfspec.runtime.invariance import exact_passes
 from selfspec.runtime.profile import (
     ExitProfile,
     Profile,
     cpu_name,
-    invariant_rows,
     load_profile,
     machine_key,
     measure,
     store_profile,
 )  # fmt: skip
+from selfspec.runtime.stack import Passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SAMPLE = Profile(
     {1: 0.01, 2: 0.011, 16: 0.03}, 0.001,
-    {2: ExitProfile(0.004, (0.5, 0.9), (False, True)), 4: ExitProfile(0.007, (), ())}, 2,
+    {2: ExitProfile(0.004, (0.5, 0.9), (False, True)), 4: ExitProfile(0.007, (), ())}, Passes(2, 64),
 )  # fmt: skip
 
 
@@ -114,7 +114,8 @@ def test_a_damaged_cache_file_is_measured_again(fp32: Toy, cache: Path, text: st
 @pytest.mark.parametrize(
     "entry",
     [
-        None, 3, [], {}, {"step_seconds": 1}, SAMPLE.to_dict() | {"invariant_rows": "two"},
+        None, 3, [], {}, {"step_seconds": 1}, SAMPLE.to_dict() | {"exact_passes": "two"},
+        SAMPLE.to_dict() | {"exact_passes": {"min_rows": 99, "boundary": None}},
         SAMPLE.to_dict() | {"step_seconds": {"one": 1}}, SAMPLE.to_dict() | {"step_seconds": {"1": None}},
         SAMPLE.to_dict() | {"exits": [1]},
         SAMPLE.to_dict() | {"exits": {"2": {"seconds": 1, "confidences": [0.5], "hits": []}}},
@@ -176,7 +177,7 @@ def test_a_measured_profile_covers_rows_and_exits(toy: Toy) -> None:
         assert len(each.confidences) == len(each.hits) == 80, "forty tokens behind each of two texts"
         assert all(0 < c <= 1 + 1e-6 for c in each.confidences)
     assert found.verify_cost(1) == 1
-    assert found.invariant_rows == invariant_rows(toy.model.sessions)
+    assert found.exact_passes == exact_passes(toy.model.sessions)
 
 
 def test_agreement_of_exits_is_counted_on_the_models_own_text(make_toy: Callable[..., Toy], fp32: Toy) -> None:
@@ -194,35 +195,7 @@ def test_a_short_context_can_be_profiled(make_toy: Callable[..., Toy], fp32: Toy
     toy = make_toy(type(fp32.spec)(context=context, layers=2), precision="fp32")
     found = measure(toy.model.sessions, [toy.prompt, toy.prompt[:9]])
     assert 1 in found.step_seconds
-    assert found.invariant_rows is not None
-
-
-def test_row_counts_that_mix_rows_are_not_called_invariant(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel whose result for a row depends on how many stand beside it, imitated: below four rows all differ."""
-    from selfspec.runtime.stack import Floats, Stack
-
-    original = Stack.logits
-
-    def mixing(stack: Stack, hidden: Floats) -> Floats:
-        found = original(stack, hidden).copy()
-        return found if stack._rows(len(hidden)) >= 4 else found + len(hidden) + stack._rows(1)
-
-    monkeypatch.setattr(Stack, "logits", mixing)
-    assert invariant_rows(fp32.model.sessions) == 4
-
-
-def test_passes_as_wide_as_a_prompts_must_treat_rows_alike_too(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that changes its blocking at a hundred rows, imitated: a turn would not equal a fresh run."""
-    from selfspec.runtime.stack import Floats, Plan, Stack
-
-    original = Stack.run
-
-    def blocked(stack: Stack, plan: Plan, hidden: Floats, position: int) -> Floats:
-        found = original(stack, plan, hidden, position)
-        return found if len(hidden) < 100 else found * np.float32(1.001)
-
-    monkeypatch.setattr(Stack, "run", blocked)
-    assert invariant_rows(fp32.model.sessions) is None
+    assert found.exact_passes is not None
 
 
 def test_where_no_row_count_is_invariant_exact_is_refused(
@@ -230,7 +203,7 @@ def test_where_no_row_count_is_invariant_exact_is_refused(
 ) -> None:
     """A promise that this machine cannot keep."""
     loaded, _ = model
-    monkeypatch.setattr(profiles, "_rows_alike", lambda sessions, rows: False)
+    monkeypatch.setattr(profiles, "exact_passes", lambda sessions: None)
     with pytest.raises(RuntimeSetupError, match="exact cannot be promised"):
         loaded.generate("The", max_new_tokens=3, draft="none", exact=True)
     assert loaded.generate("The", max_new_tokens=3, draft="none").token_ids

@@ -143,7 +143,7 @@ def test_a_long_pass_keeps_no_binding(fp32: Toy) -> None:
     conversation = fp32.conversation()
     for n in (40, 50, 60):
         conversation.stack.run(conversation.full_plan, conversation.stack.embed(np.arange(n)), 0)
-    assert all(rows <= 32 for _, rows in conversation.stack._passes)
+    assert all(rows <= 32 for _, rows in conversation.stack._bound)
 
 
 def test_a_long_prompt_in_chunks_equals_one_pass(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

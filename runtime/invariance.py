@@ -1,0 +1,96 @@
+"""From how many rows on, and cut where, this machine's kernels treat every row alike: what ``exact`` rests on.
+
+Two probes. One layer of every kind, over some hundred positions in passes of many widths, finds what depends on where
+a pass begins and ends; the whole model with its head, at a few places, finds the rest.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from ..models.config import ModelConfig
+from ..models.manifest import PAD_ROWS
+from .conversation import EXACT_PREFILL_ROWS, Conversation
+from .sessions import Sessions
+from .stack import Floats, Passes, Plan
+
+_ROW_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)  # of verifications, as profiles measure them
+_BOUNDARIES = (None, 64, 32)
+_WIDTHS = (2, 3, 5, 7, 16, 64, EXACT_PREFILL_ROWS)
+_NEAR = 288  # positions from 0 on that are looked at one by one
+_FAR, _FAR_ROWS = (1000, 4070), 48  # places behind keys of zeros: a kernel's blocks do not care what is in them
+_MODEL_STARTS = (5, 64, 190)
+
+
+def exact_passes(sessions: Sessions) -> Passes | None:
+    """The least restriction of passes under which a row has the same bits whatever stands beside it; None where no one
+    of those tried does. A wrong answer would take a kernel that depends on values, and the losslessness tests would
+    show it."""
+    for boundary in _BOUNDARIES:
+        for rows in range(1, PAD_ROWS + 1):
+            passes = Passes(rows, boundary)
+            if layers_alike(sessions, passes) and model_alike(sessions, passes):
+                return passes
+    return None
+
+
+def layers_alike(sessions: Sessions, passes: Passes) -> bool:
+    """Whether rows are alike in one block of each kind of attention, wherever passes begin and end."""
+    conversation = Conversation(sessions, passes)
+    limit = conversation.config.context_length
+    stack, vocab = conversation.stack, conversation.config.vocab_size
+    spans = [(0, min(_NEAR, limit)), *((start, _FAR_ROWS) for start in _FAR if start + _FAR_ROWS <= limit)]
+    for plan in _kinds(sessions, conversation.config):
+        for start, count in spans:
+            hidden = stack.embed(np.random.default_rng(start).integers(0, vocab, count))
+
+            def run(width: int, start: int = start, hidden: Floats = hidden, plan: Plan = plan) -> Floats:
+                cuts = [*range(0, len(hidden), width), len(hidden)]
+                return np.concatenate([stack.run(plan, hidden[a:b], start + a) for a, b in pairwise(cuts)])
+
+            alone = run(1)
+            if not all(np.array_equal(run(width), alone) for width in _WIDTHS):
+                return False
+    return True
+
+
+def _kinds(sessions: Sessions, config: ModelConfig) -> list[Plan]:
+    """The smallest block that has a sliding attention, and the smallest that has a full one; often the same."""
+    found: dict[bool, Plan] = {}
+    for unit in sorted(sessions.artifact.manifest.units, key=lambda unit: unit.stop - unit.start):
+        for index in range(unit.start, unit.stop):
+            if index % 2 == 0:
+                found.setdefault(index // 2 in config.sliding_layers, Plan(tuple(range(unit.start, unit.stop))))
+    return list(dict.fromkeys(found.values()))
+
+
+def model_alike(sessions: Sessions, passes: Passes) -> bool:
+    """Whether logits of the whole model are alike in passes as verification and prompts make them."""
+    conversation = Conversation(sessions, passes)
+    limit = sessions.artifact.manifest.model.context_length
+    longest = min(max(_ROW_COUNTS), limit // 2)
+    starts = [s for s in _MODEL_STARTS if s + longest <= limit]
+    if not starts:
+        return False
+    ids = np.random.default_rng(0).integers(0, conversation.config.vocab_size, max(starts) + longest)
+    stack, plan = conversation.stack, conversation.full_plan
+
+    def logits(start: int, count: int) -> Floats:
+        return stack.logits(stack.run(plan, stack.embed(ids[start : start + count]), start))
+
+    for previous, start in pairwise([0, *starts]):
+        stack.run(plan, stack.embed(ids[previous:start]), previous)
+        alone = np.concatenate([logits(start + i, 1) for i in range(longest)])
+        for count in (m for m in _ROW_COUNTS if m <= longest):
+            if not np.array_equal(logits(start, count), alone[:count]):
+                return False
+        # Rows whose KV was written by a longer pass must look to later rows like rows written alone.
+        if not np.array_equal(logits(start + longest - 1, 1), alone[-1:]):
+            return False
+    # A prompt's rows come in passes of up to this many, and a later turn may have run some of them one by one.
+    end = max(starts) + longest
+    begin = max(0, end - EXACT_PREFILL_ROWS)
+    wide = stack.logits(stack.run(plan, stack.embed(ids[begin:end]), begin)[-longest:])
+    return np.array_equal(wide, alone) and np.array_equal(logits(end - 1, 1), alone[-1:])
