@@ -32,7 +32,7 @@ echo "selfspec needs Python 3.11 or newer with its venv module, and none of thes
 exit 1
 endef
 
-.PHONY: help demo test lint check lossless clean
+.PHONY: help demo test lint check lossless reference clean
 
 help:
 	@echo "make demo       export a real model, then decode plainly and self-speculatively"
@@ -40,6 +40,7 @@ help:
 	@echo "make lint       ruff, mypy, import contracts"
 	@echo "make check      everything CI does"
 	@echo "make lossless   self-speculative text against plain text (PROMPTS=file, MODEL=alias)"
+	@echo "make reference  docs/reference.md from the code"
 	@echo "make clean      remove environments, artifacts and caches"
 
 demo: $(DEMO_VENV)/.installed
@@ -63,6 +64,9 @@ check: test
 
 lossless: $(TEST_VENV)/.installed $(if $(filter gemma%,$(MODEL)),$(TEST_VENV)/.installed-gemma)
 	$(BIN)/python -m selfspec.lossless$(if $(MODEL), --model $(MODEL))$(if $(PROMPTS), --prompts $(PROMPTS))
+
+reference: $(TEST_VENV)/.installed
+	$(BIN)/python -m selfspec.manual docs/reference.md
 
 clean:
 	rm -rf $(TEST_VENV) $(DEMO_VENV) artifacts build dist

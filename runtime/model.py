@@ -48,7 +48,7 @@ class GenerationOptions(SamplingOptions, total=False):
     """What :meth:`Model.stream` and :meth:`Model.generate` can be told.
 
     ``max_new_tokens``: at most this many (256). ``draft``: 'auto', 'none', 'early-exit', 'prompt-lookup', or a drafter
-    of your own. ``exit_layer``: for 'early-exit'; by default the one that a stored profile favours, else the deepest.
+    of your own. ``exit_layer``: for 'early-exit'; by default exit and length are those that the profile found best.
     ``num_draft_tokens``: longest draft of a round.
 
     ``temperature`` 0 (the default) is greedy; then only penalties have an effect. Sampling takes the ``top_k`` most
@@ -57,8 +57,8 @@ class GenerationOptions(SamplingOptions, total=False):
     token of prompt and output, ``presence_penalty`` (0: off) every token of the output.
 
     ``stop``: texts that end the answer and do not show. ``logprobs``: tell each token's log-probability and those of so
-    many of the likeliest ones (0 to 20; None: none). ``exact``: pad every pass so that the output is the same, bit for
-    bit, whatever drafts; by default the conversation's, or off. ``conversation``: from :meth:`Model.conversation`.
+    many of the likeliest ones (0 to 20; None: none). ``exact``: pad and cut passes so that the output is the same, bit
+    for bit, whatever drafts; by default the conversation's, or off. ``conversation``: from :meth:`Model.conversation`.
     """
 
     max_new_tokens: int
@@ -100,7 +100,7 @@ class Model:
         Raises:
             UsageError: an argument cannot work.
             ContextLengthError: the prompt is longer than the context.
-            RuntimeSetupError: ``exact`` is asked for where no row count makes kernels row-invariant.
+            RuntimeSetupError: ``exact`` is asked for where nothing makes kernels row-invariant.
         """
         return self.stream_ids(self._encode(prompt, messages), **options)
 
@@ -197,7 +197,7 @@ class Model:
             return self._profile
 
     def _measure(self) -> Profile:
-        self._notify("measuring this model on this machine (once, up to 10 s) ...")
+        self._notify("measuring this model on this machine (once, some seconds) ...")
         found = measure(self.sessions, [self.codec.encode(text) for text in PROBE_TEXTS])
         try:
             store_profile(self.artifact, self.sessions.threads, found)

