@@ -20,14 +20,6 @@ from selfspec.models.config import (
 )
 from selfspec.models.registry import _FAMILIES, family_of
 
-SMOLLM2_CONFIG = ModelConfig(
-    model_type="llama", vocab_size=49152, hidden_size=576, intermediate_size=1536, num_layers=30,
-    num_attention_heads=9, num_kv_heads=3, head_dim=64, rms_norm_eps=1e-5, context_length=8192,
-    rope=RopeConfig(100000.0), tie_word_embeddings=True,
-    attention_scale=0.125,
-)  # fmt: skip
-
-
 SMALL = ModelConfig("llama", 32, 64, 96, 2, 4, 2, 16, 1e-6, 128, RopeConfig(1e4), False, 0.25)
 
 
@@ -77,23 +69,23 @@ def test_a_damaged_config_in_a_manifest_is_an_artifact_error(change: dict[str, A
         ModelConfig.from_dict(data)
 
 
-def test_every_supported_model_type_has_a_family_and_no_other_has() -> None:
+def test_every_supported_model_type_has_a_family_and_no_other_has(smollm2: ModelConfig) -> None:
     """Two lists that drift apart: accepted by the config and unknown to the registry, or built and never reachable."""
     assert sorted(SUPPORTED_MODEL_TYPES) == sorted(_FAMILIES)
     for model_type in SUPPORTED_MODEL_TYPES:
         assert check_model_type(model_type, "here") == model_type
-        assert family_of(model_type).tensor_specs(SMOLLM2_CONFIG)
+        assert family_of(model_type).tensor_specs(smollm2)
     with pytest.raises(SelfSpecError, match="unknown model type 'mamba': known are gemma3_text, granite, llama"):
         family_of("mamba")
 
 
-def test_a_familys_tensors_are_those_of_the_checkpoint_each_once() -> None:
+def test_a_familys_tensors_are_those_of_the_checkpoint_each_once(smollm2: ModelConfig) -> None:
     """A tensor named twice or forgotten: 30 layers of 9, embedding and norm, and a head only where it is not tied."""
-    specs = family_of("llama").tensor_specs(SMOLLM2_CONFIG)
+    specs = family_of("llama").tensor_specs(smollm2)
     parts = [part for s in specs for part in s.parts]
     assert len(parts) == len(set(parts)) == 30 * 9 + 2
     assert "lm_head.weight" not in parts
-    untied = ModelConfig.from_dict(SMOLLM2_CONFIG.to_dict() | {"tie_word_embeddings": False})
+    untied = ModelConfig.from_dict(smollm2.to_dict() | {"tie_word_embeddings": False})
     assert [s.parts for s in family_of("llama").tensor_specs(untied)][-1] == ("lm_head.weight",)
     assert all(len(s.parts) == len(s.part_shapes) for s in specs)
 

@@ -26,17 +26,11 @@ LLAMA3_SCALING = {
     "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
     "rope_type": "llama3",
 }  # fmt: skip
-SMOLLM2_CONFIG = ModelConfig(
-    model_type="llama", vocab_size=49152, hidden_size=576, intermediate_size=1536, num_layers=30,
-    num_attention_heads=9, num_kv_heads=3, head_dim=64, rms_norm_eps=1e-5, context_length=8192,
-    rope=RopeConfig(100000.0), tie_word_embeddings=True,
-    attention_scale=0.125,
-)  # fmt: skip
 
 
-def test_smollm2_from_its_config_json() -> None:
+def test_smollm2_from_its_config_json(smollm2: ModelConfig) -> None:
     """A published config with all its decoration must pass; every refusal below starts from it."""
-    assert from_hf(SMOLLM2) == SMOLLM2_CONFIG
+    assert from_hf(SMOLLM2) == smollm2
 
 
 def test_defaults_where_hugging_face_has_them() -> None:
@@ -58,11 +52,11 @@ def test_rope_as_older_versions_write_it() -> None:
     assert rope == RopeConfig(500000.0, scaling=Llama3Scaling(32.0, 1.0, 4.0, 8192))
 
 
-def test_rope_as_transformers_5_writes_it() -> None:
+def test_rope_as_transformers_5_writes_it(smollm2: ModelConfig) -> None:
     """rope_parameters hold theta too; read the old way, theta would silently be 10,000."""
     data = {k: v for k, v in SMOLLM2.items() if not k.startswith("rope")}
     plain = data | {"rope_parameters": {"rope_theta": 100000, "rope_type": "default"}}
-    assert from_hf(plain) == SMOLLM2_CONFIG
+    assert from_hf(plain) == smollm2
     scaled = data | {"rope_parameters": LLAMA3_SCALING | {"rope_theta": 500000.0}}
     assert from_hf(scaled).rope == RopeConfig(500000.0, scaling=Llama3Scaling(32.0, 1.0, 4.0, 8192))
 
@@ -138,10 +132,10 @@ def test_values_of_the_wrong_type_are_checkpoint_errors(change: dict[str, Any]) 
         from_hf(SMOLLM2 | change)
 
 
-def test_neutral_values_of_unknown_keys_are_accepted() -> None:
+def test_neutral_values_of_unknown_keys_are_accepted(smollm2: ModelConfig) -> None:
     """transformers writes every default it knows; refusing 'sliding_window: null' would refuse every model."""
     neutral: dict[str, Any] = {"sliding_window": None, "layer_types": [], "some_flag": False, "quantization_config": {}}
-    assert from_hf(SMOLLM2 | neutral) == SMOLLM2_CONFIG
+    assert from_hf(SMOLLM2 | neutral) == smollm2
 
 
 # Other families: what of a published config.json is particular, and what becomes of it.
