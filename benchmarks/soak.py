@@ -9,6 +9,7 @@ of what it was after the warm-up, the first sixth of the time. Prints a line a m
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import statistics
 import sys
@@ -116,8 +117,11 @@ def run(soak: Soak, seconds: float) -> tuple[list[int], list[int]]:
 
 
 def report(soak: Soak, before: list[int], after: list[int]) -> int:
-    growth = statistics.median(after) / statistics.median(before) if before and any(before) else 1.0
+    measured = bool(before) and all([*before, *after])
+    growth = statistics.median(after) / statistics.median(before) if measured else math.inf
     print(f"{dict(soak.counts)}; resident memory at the end ÷ after the warm-up: {growth:.3f}")
+    if not measured:
+        print("resident memory was not measured: the run was too short, or this system does not tell it")
     for line in soak.differing[:20]:
         print(f"differs from plain: {line}")
     good = not soak.differing and growth <= GROWTH

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ def locate(alias: str) -> Path:
     parts = [_inside(package, alias) for package in wheels.packages]
     if wheels.sha256 is None:
         return parts[0]
-    folder = Path(tempfile.mkdtemp(prefix=f"selfspec-{alias}-"))
+    _remove_leftovers(alias)
+    folder = Path(tempfile.mkdtemp(prefix=f"selfspec-{alias}-{os.getpid()}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     joined, digest = folder / f"{alias}.gguf", hashlib.sha256()
     try:
@@ -67,6 +69,14 @@ def locate(alias: str) -> Path:
             f"the installed parts of {alias} are damaged (sha256 differs); install them again with: {wheels.install}"
         )
     return joined
+
+
+def _remove_leftovers(alias: str) -> None:
+    """What killed processes left: their number stands in the name."""
+    for folder in Path(tempfile.gettempdir()).glob(f"selfspec-{alias}-*-*"):
+        owner = folder.name.removeprefix(f"selfspec-{alias}-").split("-")[0]
+        if owner.isdecimal() and not Path("/proc", owner).exists() and Path("/proc/self").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _inside(package: str, alias: str) -> Path:

@@ -36,7 +36,7 @@ from .blocks import Floats
 from .checkpoint import Checkpoint, TokenizerSource
 from .graphs import cut, write_graphs
 from .vocabulary import coverage, split_head
-from .weights import BLOCK_SIZES, EXACT_BLOCK_SIZE, PRECISIONS, WeightsWriter, check_tensors
+from .weights import BLOCK_SIZES, EXACT_BLOCK_SIZE, PRECISIONS, WeightsWriter, check_tensors, settled_tie
 from .workspace import clean_up, publish, workspace
 
 PARTITIONS = ("exits", "sublayer")
@@ -133,7 +133,7 @@ def _remove_empty(folders: list[Path]) -> None:
 def _write(
     checkpoint: Checkpoint, name: str, root: Path, output: Path, options: ExportOptions, progress: Progress
 ) -> ExportReport:
-    config = checkpoint.config
+    config = settled_tie(checkpoint.config, checkpoint)
     family = family_of(config.model_type)
     specs = family.tensor_specs(config)
     check_tensors(specs, checkpoint.shapes())

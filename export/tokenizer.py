@@ -32,6 +32,10 @@ def _single_digits() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _byte_level(use_regex=True)])
 
 
+# Control tokens that end a turn, which a file may not name as such: as in llama.cpp, they are known by their text.
+_TURN_ENDS = frozenset(("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>"))
+
+
 def _byte_level(*, use_regex: bool) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=use_regex)
 
@@ -119,7 +123,14 @@ class FolderTokenizer:
             with_special, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
         except Exception as error:  # the tokenizers library raises plain Exception
             raise CheckpointError(f"the model's tokenizer cannot encode text ({error}); it is incomplete.") from error
-        return with_special[0] if len(with_special) > len(without) and with_special[0] != without[0] else None
+        if with_special == without:
+            return None
+        if with_special[1:] != without:
+            raise UnsupportedModelError(
+                f"the model's tokenizer puts more around a text than one token in front of it ({without} becomes "
+                f"{with_special}), which is not supported."
+            )
+        return with_special[0]
 
     def special_tokens(self) -> dict[str, str]:
         """By name, as tokenizer_config.json has them; one it does not mention goes by its id in config.json."""
@@ -213,10 +224,19 @@ class GGUFTokenizer:
         return {"eos_token_id": list(self.eos_token_ids())}
 
     def eos_token_ids(self) -> tuple[int, ...]:
-        ids = {i for key in ("eos_token_id", "eot_token_id") for i in special_ids(self._field(key))}
+        ids = {i for key in ("eos_token_id", "eot_token_id", "eom_token_id") for i in special_ids(self._field(key))}
+        types = self._field("token_type") or []
+        for i, (token, kind) in enumerate(zip(self._field("tokens") or [], types, strict=False)):
+            if kind == CONTROL and token in _TURN_ENDS:
+                ids.add(i)
         return tuple(sorted(i for i in ids if 0 <= i < self._checkpoint.config.vocab_size))
 
     def bos_token_id(self) -> int | None:
+        if self._field("add_eos_token"):
+            raise UnsupportedModelError(
+                f"{self._checkpoint.path}: the tokenizer ends every text with its end-of-sequence token, which is not "
+                "supported."
+            )
         ids, added = special_ids(self._field("bos_token_id")), self._field("add_bos_token")
         if added is None:  # llama.cpp's rule where the file does not say
             added = self._field("model") == "llama" or self._field("pre") == "llama-bpe"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CheckpointError, UsageError
+from ..models.config import ModelConfig
+from ..models.decoder import EMBEDDING, LM_HEAD
 from ..models.tensors import ALIGNMENT, FLOAT_BITS, Role, Segment, StoredTensor, TensorSpec
 from .blocks import Blocks, Codes, Floats, pack, quantize
 from .checkpoint import Checkpoint
@@ -41,6 +43,29 @@ class Precision:
 PRECISIONS = {p.name: p for p in (Precision("fp32", 32, 32), Precision("int8", 8, 8), Precision("int4", 4, 8))}
 
 
+def settled_tie(config: ModelConfig, source: Checkpoint) -> ModelConfig:
+    """``config``, untied where the checkpoint brings a head that is not its embedding, as Hugging Face does."""
+    shapes = source.shapes()
+    if not config.tie_word_embeddings or LM_HEAD not in shapes or EMBEDDING not in shapes:
+        return config
+    if shapes[LM_HEAD] == shapes[EMBEDDING] and _same_rows(source, shapes[EMBEDDING]):
+        return config
+    return replace(config, tie_word_embeddings=False)
+
+
+def _same_rows(source: Checkpoint, shape: tuple[int, ...]) -> bool:
+    step = max(1, _CHUNK_ELEMENTS // max(1, shape[-1]))
+    for start in range(0, shape[0], step):
+        head, embedding = (source.read(name, start, min(shape[0], start + step)) for name in (LM_HEAD, EMBEDDING))
+        if not np.array_equal(_values(head), _values(embedding)):
+            return False
+    return True
+
+
+def _values(chunk: Floats | Blocks) -> Floats:
+    return chunk.dequantize() if isinstance(chunk, Blocks) else chunk
+
+
 def check_tensors(specs: list[TensorSpec], shapes: dict[str, tuple[int, ...]]) -> None:
     """Every expected tensor is there with its shape, and nothing else is.
 
@@ -64,7 +89,7 @@ def check_tensors(specs: list[TensorSpec], shapes: dict[str, tuple[int, ...]]) -
 
 def _redundant(name: str) -> bool:
     """Rotary frequencies that old checkpoints carry follow from the config; a tied head repeats the embedding."""
-    return name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight"
+    return name.endswith("rotary_emb.inv_freq") or name == LM_HEAD
 
 
 def _some(names: list[str]) -> str:
@@ -122,7 +147,7 @@ class WeightsWriter:
         self._align()
         segment = Segment("float32", shape, self._offset)
         for chunk in _chunks(spec, source):
-            values = chunk.dequantize() if isinstance(chunk, Blocks) else chunk
+            values = _values(chunk)
             self._write(values + np.float32(spec.offset) if spec.offset else values)
         return StoredTensor(spec.name, shape, FLOAT_BITS, segment)
 
@@ -158,8 +183,7 @@ class WeightsWriter:
     def _blocks(self, chunk: Floats | Blocks, bits: int, *, symmetric: bool) -> Blocks:
         if isinstance(chunk, Blocks) and chunk.bits <= bits and chunk.block_size == self._block_size:
             return chunk.widened(bits, explicit_zero_points=not symmetric)
-        values = chunk.dequantize() if isinstance(chunk, Blocks) else chunk
-        return quantize(values, bits, self._block_size)
+        return quantize(_values(chunk), bits, self._block_size)
 
     def _segment(self, values: Floats | Codes) -> Segment:
         self._align()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from ..errors import UnsupportedModelError, unknown_name
@@ -13,10 +13,18 @@ from .hf_config import yarn_attention_factor
 
 _WHERE = "the GGUF metadata"
 _MODEL_TYPES = {"gemma3": "gemma3_text"}  # where llama.cpp's name is another
-_REFUSED = (
-    "expert_count", "attn_logit_softcapping", "final_logit_softcapping", "rope.scaling.yarn_log_multiplier",
-    "attention.temperature_scale", "rope.scale_linear",
-)  # fmt: skip
+_KEYS = frozenset(
+    "context_length embedding_length block_count feed_forward_length attention.head_count attention.head_count_kv "
+    "attention.key_length attention.value_length attention.layer_norm_rms_epsilon rope.freq_base "
+    "rope.dimension_count rope.scaling.type rope.scaling.factor rope.scaling.original_context_length "
+    "rope.scaling.attn_factor rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow".split()
+)
+_INERT_KEYS = frozenset("vocab_size rope.scaling.finetuned tensor_data_layout attention.layer_norm_epsilon".split())
+_OWN_KEYS = {
+    "gemma3_text": "attention.sliding_window attention.sliding_window_pattern rope.freq_base_swa",
+    "granite": "attention.scale embedding_scale residual_scale logit_scale",
+}
+_NEUTRAL = {"attention.causal": True, "rope.scale_linear": 1}  # elsewhere 0, false or empty
 _GEMMA3_PATTERN, _SMOLLM3_INTERVAL = 6, 4  # every sixth layer is full, every fourth has no rope: in no metadata
 _GEMMA3_27B_LAYERS = 62  # the one size whose attention scale is not that of its head
 
@@ -54,11 +62,7 @@ def from_gguf(
     arch = data.get("general.architecture")
     model_type = model_type_of(arch)
     s = Settings(data, _WHERE, prefix=f"{arch}.")
-    for key in _REFUSED:
-        if s.get(key) not in (None, 0, 0.0) and not (key == "rope.scale_linear" and s.get(key) == 1):
-            raise UnsupportedModelError(f"{_WHERE}: {arch}.{key} is set, which is not supported.")
-    if s.get("attention.sliding_window") and model_type != "gemma3_text":
-        raise UnsupportedModelError(f"{_WHERE}: {arch}.attention.sliding_window is set, which is not supported.")
+    _refuse_unknown(s, _KEYS | _INERT_KEYS | set(_OWN_KEYS.get(model_type, "").split()))
     heads, hidden = s.whole("attention.head_count"), s.whole("embedding_length")
     if heads <= 0:
         raise UnsupportedModelError(f"{_WHERE}: {heads} attention heads.")
@@ -89,9 +93,23 @@ def from_gguf(
     return ModelConfig(**(shared | own))
 
 
+def _refuse_unknown(s: Settings, known: Set[str]) -> None:
+    """Raises: UnsupportedModelError for a key of the architecture that may change what the model computes."""
+    for key in (key.removeprefix(s.prefix) for key in s.data if key.startswith(s.prefix)):
+        value = s.get(key)
+        if key not in known and value and value != _NEUTRAL.get(key):
+            raise UnsupportedModelError(f"{_WHERE}: {s.prefix}{key} is set, which is not supported.")
+        if key in _NEUTRAL and value is False and _NEUTRAL[key] is True:
+            raise UnsupportedModelError(f"{_WHERE}: {s.prefix}{key} is false, which is not supported.")
+
+
 def _rope(s: Settings, divisors: Sequence[float] | None) -> RopeConfig:
     theta, kind = s.number("rope.freq_base", 1e4), s.get("rope.scaling.type")
-    if kind in (None, "none"):
+    if kind is None:  # llama.cpp's rule: a factor alone means linear
+        kind = "linear" if s.number("rope.scaling.factor", 0) not in (0, 1) else "none"
+    if kind != "yarn" and s.number("rope.scaling.attn_factor", 1) != 1:
+        raise UnsupportedModelError(f"{_WHERE}: rope.scaling.attn_factor without yarn is not supported.")
+    if kind == "none":
         return RopeConfig(theta, divisors=None if divisors is None else tuple(float(x) for x in divisors))
     if divisors is not None:
         raise UnsupportedModelError(f"{_WHERE}: rope scaling {kind!r} beside rope_freqs is not supported.")

@@ -137,9 +137,14 @@ def _qwen3(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
     return _attention_bias(s) | {"qk_norm": "head"} | _late_window(s, shared)
 
 
+def _window(s: Settings) -> int | None:
+    """4,096 where the key is absent; null means none."""
+    return None if s.get("sliding_window") is None and "sliding_window" in s.data else s.whole("sliding_window", 4096)
+
+
 def _late_window(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
     """Layers from ``max_window_layers`` on slide, where sliding is switched on at all."""
-    window = s.whole("sliding_window", 4096) if s.flag("use_sliding_window", False) else None
+    window = _window(s) if s.flag("use_sliding_window", False) else None
     first = s.whole("max_window_layers", 28)
     return _sliding(s, shared, window, lambda layer: layer >= first)
 
@@ -164,8 +169,11 @@ def _gemma3(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
     scalar, pattern = s.number("query_pre_attn_scalar", 256), s.whole("sliding_window_pattern", 6)
     if scalar <= 0 or pattern <= 0:
         raise UnsupportedModelError(f"{_WHERE}: query_pre_attn_scalar and sliding_window_pattern must be positive.")
+    window = _window(s)
+    if window is None:
+        raise UnsupportedModelError(f"{_WHERE}: sliding_window is null, which gemma3_text cannot be run with.")
     rope, local = _gemma3_ropes(s)
-    sliding = _sliding(s, shared, s.whole("sliding_window", 4096), lambda layer: (layer + 1) % pattern != 0)
+    sliding = _sliding(s, shared, window, lambda layer: (layer + 1) % pattern != 0)
     return sliding | {
         "rope": rope,
         "local_rope": local if sliding["sliding_layers"] else None,
@@ -177,14 +185,20 @@ def _gemma3(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gemma3_ropes(s: Settings) -> tuple[RopeConfig, RopeConfig]:
     both = s.get("rope_parameters")
+    _refuse_both_ropes(s)
     if both is None:  # before transformers 5: scaling is for the full layers alone
         return _rope(s, 1e6), RopeConfig(s.number("rope_local_base_freq", 1e4))
     kinds = (_FULL, _SLIDING)
     if not isinstance(both, Mapping) or {*both} - {*kinds} or not all(isinstance(v, Mapping) for v in both.values()):
         raise CheckpointError(f"{_WHERE}: rope_parameters of gemma3_text must hold settings of {' and '.join(kinds)}.")
 
+    data = {key: value for key, value in s.data.items() if key not in ("rope_theta", "rope_scaling")}
+
     def one(kind: str, theta: float) -> RopeConfig:
-        return _rope(Settings({**s.data, "rope_parameters": both.get(kind), "rope_scaling": None}, _WHERE), theta)
+        settings = both.get(kind) or {}
+        if settings.get("truncate") is False:  # transformers looks for it in another place, and truncates
+            raise UnsupportedModelError(f"{_WHERE}: truncate = false in the ropes of gemma3_text is not supported.")
+        return _rope(Settings({**data, "rope_parameters": settings}, _WHERE), theta)
 
     return one(_FULL, s.number("rope_theta", 1e6)), one(_SLIDING, s.number("rope_local_base_freq", 1e4))
 
@@ -235,6 +249,7 @@ def _sliding(
 def _rope(s: Settings, default_theta: float) -> RopeConfig:
     # transformers 5 writes rope_parameters, older versions rope_theta beside rope_scaling.
     raw = s.get("rope_parameters") or s.get("rope_scaling") or {}
+    _refuse_both_ropes(s)
     if not isinstance(raw, Mapping):
         raise CheckpointError(f"{_WHERE}: rope settings are {raw!r}, where an object was expected.")
     for source in (raw, s.data):
@@ -253,6 +268,12 @@ def _rope(s: Settings, default_theta: float) -> RopeConfig:
     if not isinstance(kind, str) or kind not in _SCALINGS:
         raise UnsupportedModelError(f"{_WHERE}: {unknown_name('rope scaling', str(kind), ('default', *_SCALINGS))}")
     return RopeConfig(theta, scaling=_SCALINGS[kind](r, s.whole("max_position_embeddings")))
+
+
+def _refuse_both_ropes(s: Settings) -> None:
+    new, old = s.get("rope_parameters"), s.get("rope_scaling")
+    if new and old and new != old:
+        raise UnsupportedModelError(f"{_WHERE}: rope_parameters and rope_scaling differ; remove the one that is wrong.")
 
 
 def _linear(r: Settings, context: int) -> RopeScaling:

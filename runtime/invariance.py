@@ -57,12 +57,12 @@ def layers_alike(sessions: Sessions, passes: Passes) -> bool:
 
 
 def _kinds(sessions: Sessions, config: ModelConfig) -> list[Plan]:
-    """The smallest block that has a sliding attention, and the smallest that has a full one; often the same."""
-    found: dict[bool, Plan] = {}
+    """For each kind of attention, sliding or not, turning or not, the smallest block that has it; often the same."""
+    found: dict[tuple[bool, bool], Plan] = {}
     for unit in sorted(sessions.artifact.manifest.units, key=lambda unit: unit.stop - unit.start):
-        for index in range(unit.start, unit.stop):
-            if index % 2 == 0:
-                found.setdefault(index // 2 in config.sliding_layers, Plan(tuple(range(unit.start, unit.stop))))
+        for layer in (index // 2 for index in range(unit.start, unit.stop) if index % 2 == 0):
+            kind = layer in config.sliding_layers, layer in config.nope_layers
+            found.setdefault(kind, Plan(tuple(range(unit.start, unit.stop))))
     return list(dict.fromkeys(found.values()))
 
 

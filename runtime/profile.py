@@ -6,6 +6,7 @@ Profiles are kept in the user's cache, under the artifact's digest and a machine
 from __future__ import annotations
 
 import json
+import math
 import platform
 import statistics
 import time
@@ -105,8 +106,8 @@ class Profile:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Profile:
         steps = {int(k): float(v) for k, v in data["step_seconds"].items()}
-        if 1 not in steps:
-            raise ValueError("no one-row pass was measured")
+        if 1 not in steps or not all(0 < seconds < math.inf for seconds in steps.values()):
+            raise ValueError("no one-row pass was measured, or a pass took no time")
         exits = {
             int(k): ExitProfile(
                 float(v["seconds"]), tuple(map(float, v["confidences"])), tuple(bool(hit) for hit in v["hits"])

@@ -18,6 +18,7 @@ from .errors import SelfSpecError
 from .export.artifact import ExportOptions, export_model
 from .export.checkpoint import Checkpoint
 from .export_cli import require_modules
+from .models.config import ModelConfig
 from .quality import compare, record
 from .reference import Floats, Reference
 from .runtime.conversation import Conversation
@@ -27,6 +28,7 @@ from .runtime.stack import Plan
 from .stored_weights import dequantized_linears
 
 PROMPT_TOKENS = 64  # beyond the sliding window, where there is one
+MOST_TOKENS = 2048  # but no more: the reference holds every score of every head
 FLOAT_TOLERANCE = (
     1e-5  # of the largest hidden state: these reach 2e4, where float32 itself differs from float64 by 1e-2
 )
@@ -58,7 +60,7 @@ def verify_export(checkpoint: Checkpoint, output: Path) -> None:
     model = load(output)
     manifest = model.artifact.manifest
     quantized = manifest.quantization.bits < 32
-    reference = Reference(checkpoint.path, manifest.model)
+    reference = _reference(checkpoint.path, manifest.model, output)
     if quantized:
         reference.replace_linears(dequantized_linears(output, manifest))
     errors, logits = block_errors(model, reference)
@@ -81,10 +83,22 @@ def verify_export(checkpoint: Checkpoint, output: Path) -> None:
         )
 
 
+def _reference(path: Path, config: ModelConfig, output: Path) -> Reference:
+    """Raises: SelfSpecError where transformers cannot load what we can, as with GGUF files of some architectures."""
+    try:
+        return Reference(path, config)
+    except Exception as error:  # transformers and torch raise what they please
+        reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+        raise SelfSpecError(
+            f"{output} is written, but transformers cannot load {path} to compare it with ({reason}); "
+            "export the model's Hugging Face folder with --verify instead."
+        ) from error
+
+
 def block_errors(model: Model, reference: Reference) -> tuple[list[BlockError], float]:
     """(errors of every block graph, largest logit deviation), each graph fed the reference's input."""
     config = model.artifact.manifest.model
-    count = min((config.sliding_window or 0) + PROMPT_TOKENS, config.context_length)
+    count = min((config.sliding_window or 0) + PROMPT_TOKENS, config.context_length, MOST_TOKENS)
     ids = np.resize(np.asarray(model.codec.encode(PROBE_TEXT), dtype=np.int64), count)
     hidden, logits = reference.hidden_states(ids)
     errors = [

@@ -494,3 +494,21 @@ def test_a_deeper_toy_loads_and_speaks(make_toy: Callable[..., Toy], fp32: Toy) 
     toy = make_toy(replace(fp32.spec, layers=1), precision="int4")
     assert toy.model.artifact.manifest.exit_layers == ()
     assert len(load(toy.folder, threads=1).generate("The", max_new_tokens=5, draft="none").token_ids) == 5
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_tied_config_with_a_head_of_its_own_is_untied(
+    tools: Tools, spec: ToySpec, tmp_path: Path, equal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As transformers decides it: a head that was trained apart must not be dropped for the embedding."""
+    monkeypatch.setattr("selfspec.export.weights._CHUNK_ELEMENTS", 1000)
+    tied = replace(spec, tied=True)
+    folder, weights = tools.write(tmp_path / "m", tied), tools.weights(tied)
+    head = weights["model.embed_tokens.weight"].copy()
+    if not equal:
+        head[-1, -1] += 1
+    save_file(weights | {"lm_head.weight": head}, folder / "model.safetensors")
+    artifact = tools.export(folder, tmp_path / "a", precision="fp32", exit_layers=(1,))
+    assert open_artifact(artifact).manifest.model.tie_word_embeddings is equal
+    names = {name for _, name in tools.stored(artifact)}
+    assert any(name.startswith("lm_head.weight") for name in names) is not equal

@@ -309,3 +309,16 @@ def test_read_json_wants_an_object(tmp_path: Path) -> None:
     path.write_text("[1]")
     with pytest.raises(CheckpointError, match="holds a list"):
         read_json(path)
+
+
+def test_a_tokenizer_that_puts_more_around_a_text_is_refused(folder: Path) -> None:
+    """Only the token in front was kept, and the one behind lost without a word."""
+    from tokenizers import Tokenizer, processors
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ends = [("<|bos|>", 0), ("<|eos|>", 1)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<|bos|> $A <|eos|>", special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    checkpoint, _ = open_model(str(folder))
+    with pytest.raises(UnsupportedModelError, match="more around a text than one token in front"):
+        checkpoint.tokenizer_files().bos_token_id()

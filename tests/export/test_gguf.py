@@ -29,6 +29,7 @@ from selfspec.export.source import open_model
 from selfspec.export.weights import check_tensors
 from selfspec.models.registry import family_of
 from selfspec.runtime.conversation import Conversation
+from selfspec.verify import verify_export
 
 if TYPE_CHECKING:
     from tests.conftest import Tools, ToySpec
@@ -572,3 +573,38 @@ def test_missing_and_unexpected_tensors_are_named(
     with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
         tools.export(file, tmp_path / "b")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["less.gguf", "more.gguf"]
+
+
+def test_the_end_of_a_turn_ends_an_answer_where_the_file_does_not_say_so(
+    tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """An instruction-tuned Gemma names only <eos>, and would talk on for ever behind <end_of_turn>."""
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    changed = Tokenizer.from_str(tokenizer.to_str().replace('"<|bos|>"', '"<end_of_turn>"'))
+    file = write_gguf(tmp_path / "m.gguf", spec, tools.weights(spec), tokenizer=changed)
+    assert vocabulary["<|eos|>"] == 1
+    assert GGUFCheckpoint(file).tokenizer_files().eos_token_ids() == (0, 1)
+
+
+def test_a_tokenizer_that_ends_every_text_is_refused(
+    tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Left out silently, the model would be asked something else than llama.cpp asks it."""
+    metadata = {"tokenizer.ggml.add_eos_token": True}
+    file = write_gguf(tmp_path / "m.gguf", spec, tools.weights(spec), tokenizer=tokenizer, metadata=metadata)
+    with pytest.raises(UnsupportedModelError, match="ends every text"):
+        GGUFCheckpoint(file).tokenizer_files().bos_token_id()
+
+
+@pytest.mark.reference
+def test_verify_says_in_a_sentence_what_transformers_cannot_load(
+    tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Its GGUF reader knows fewer architectures than ours: a traceback behind an artifact that is well."""
+    granite = replace(spec, family="granite")
+    file = write_gguf(tmp_path / "m.gguf", granite, tools.weights(granite), tokenizer=tokenizer)
+    checkpoint, _ = open_model(str(file))
+    artifact = tools.export(file, tmp_path / "a", precision="fp32", exit_layers=(1,))
+    with pytest.raises(SelfSpecError, match="is written, but transformers cannot load") as caught:
+        verify_export(checkpoint, artifact)
+    assert "\n" not in str(caught.value)

@@ -62,6 +62,13 @@ def test_gguf_rope_divisors_are_kept() -> None:
         ({"llama.rope.scaling.type": "longrope"}, "rope scaling 'longrope': known are linear, none, yarn"),
         ({"llama.rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier"),
         ({"llama.final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        ({"llama.attention.clamp_kqv": 8.0}, "attention.clamp_kqv"),
+        ({"llama.attention.causal": False}, "attention.causal is false"),
+        ({"llama.attention.scale": 0.5}, "attention.scale"),
+        ({"llama.residual_scale": 0.5}, "residual_scale"),
+        ({"llama.rope.scaling.yarn_ext_factor": 1.0}, "yarn_ext_factor"),
+        ({"llama.rope.scaling.attn_factor": 0.5}, "attn_factor without yarn"),
+        ({"llama.surprise": [1]}, "llama.surprise"),
         ({"llama.attention.value_length": 32}, "values of another size"),
         ({"llama.rope.scale_linear": 4.0}, "scale_linear"),
         ({"llama.expert_count": 8}, "llama.expert_count"),
@@ -90,6 +97,23 @@ def test_gguf_keys_that_are_missing_or_no_number_are_named(key: str, value: Any)
     """Per-layer lists of head counts exist in the wild; they are not this architecture's."""
     with pytest.raises(CheckpointError, match=key):
         gguf(**{f"llama.{key}": value})
+
+
+def test_neutral_values_of_unknown_keys_are_accepted() -> None:
+    """Converters write every default they know."""
+    neutral = {
+        "llama.expert_count": 0, "llama.attention.causal": True, "llama.rope.scale_linear": 1.0, "llama.vocab_size": 9,
+        "llama.tensor_data_layout": "Meta AI original pth", "llama.attention.sliding_window": 0, "llama.nothing": "",
+    }  # fmt: skip
+    assert gguf(**neutral) == gguf()
+
+
+def test_a_factor_without_a_type_is_linear() -> None:
+    """llama.cpp's rule; ignored, every position beyond the first is another."""
+    assert gguf(**{"llama.rope.scaling.factor": 4.0}).rope.scaling == LinearScaling(4.0)
+    assert gguf(**{"llama.rope.scaling.factor": 1.0}).rope.scaling is None
+    none = {"llama.rope.scaling.factor": 4.0, "llama.rope.scaling.type": "none"}
+    assert gguf(**none).rope.scaling is None
 
 
 def test_rope_scalings() -> None:

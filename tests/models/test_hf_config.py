@@ -195,6 +195,23 @@ def test_gemma3_as_transformers_5_writes_it() -> None:
     assert (config.local_rope, config.sliding_layers) == (RopeConfig(2e4), (0, 1, 2, 3, 4))
 
 
+def test_gemma3_ropes_without_a_theta_have_each_its_own() -> None:
+    """A rope_theta of the whole config is the full layers', and never the sliding ones'."""
+    kinds = {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "default"}}
+    config = family("gemma3_text", rope_parameters=kinds, rope_theta=5e4, rope_local_base_freq=500.0)
+    assert (config.rope, config.local_rope) == (RopeConfig(5e4), RopeConfig(500.0))
+    config = family("gemma3_text", rope_parameters={"full_attention": {}}, rope_theta=5e4)
+    assert (config.rope, config.local_rope) == (RopeConfig(5e4), RopeConfig(1e4))
+
+
+def test_a_window_that_is_null_is_none() -> None:
+    """Absent means Hugging Face's default of 4,096, null means no window."""
+    on = {"use_sliding_window": True, "max_window_layers": 2}
+    assert family("qwen2", **on).sliding_window == 4096
+    assert family("qwen2", **on, sliding_window=None).sliding_layers == ()
+    assert family("qwen3", **on, sliding_window=None).sliding_layers == ()
+
+
 def test_smollm3_a_one_means_rope_and_a_zero_none() -> None:
     """The key is called no_rope_layers; read by its name, three layers of four lose their positions."""
     assert family("smollm3", no_rope_layers=[1, 1, 1, 0, 1, 1]).nope_layers == (3,)
@@ -247,6 +264,28 @@ def test_yarn_infers_its_attention_factor() -> None:
         ("gemma3_text", {"hidden_activation": "gelu"}, UnsupportedModelError, "hidden_activation = 'gelu'"),
         ("gemma3_text", {"query_pre_attn_scalar": 0}, UnsupportedModelError, "query_pre_attn_scalar"),
         ("gemma3_text", {"sliding_window": 0}, UnsupportedModelError, "sliding_window"),
+        ("gemma3_text", {"sliding_window": None}, UnsupportedModelError, "sliding_window is null"),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"full_attention": {}}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            UnsupportedModelError,
+            "rope_parameters and rope_scaling differ",
+        ),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn", "truncate": False}}},
+            UnsupportedModelError,
+            "truncate = false",
+        ),
+        (
+            "llama",
+            {
+                "rope_parameters": {"rope_type": "linear", "factor": 2.0},
+                "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+            },
+            UnsupportedModelError,
+            "rope_parameters and rope_scaling differ",
+        ),
         ("qwen3", {"layer_types": ["full_attention"]}, CheckpointError, "list of 6"),
         ("qwen3", {"layer_types": ["linear_attention"] * 6}, UnsupportedModelError, "layer type 'linear_attention'"),
         ("qwen3", {"layer_types": ["sliding_attention"] * 6}, UnsupportedModelError, "sliding window go together"),

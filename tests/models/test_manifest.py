@@ -200,7 +200,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PLACES = places(good())
 ANYTHING: st.SearchStrategy[Any] = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 40), st.floats(), st.text(max_size=5), st.just(10**400),
-    st.builds(list), st.builds(dict), st.lists(st.integers(0, 3), max_size=3), st.dictionaries(st.text(max_size=3), st.none()),
+    st.builds(list), st.builds(dict), st.lists(st.integers(0, 3), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.none()),
     st.sampled_from(["../x", "/x", "weights.bin", "\x00", "\ud800", "int4", 2**63, -0.0]),
 )  # fmt: skip
 

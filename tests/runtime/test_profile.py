@@ -120,7 +120,8 @@ def test_a_damaged_cache_file_is_measured_again(fp32: Toy, cache: Path, text: st
         SAMPLE.to_dict() | {"exits": [1]},
         SAMPLE.to_dict() | {"exits": {"2": {"seconds": 1, "confidences": [0.5], "hits": []}}},
         SAMPLE.to_dict() | {"step_seconds": {}},
-        SAMPLE.to_dict() | {"step_seconds": {"2": 0.1}},
+        SAMPLE.to_dict() | {"step_seconds": {"2": 0.1}}, SAMPLE.to_dict() | {"step_seconds": {"1": 0}},
+        SAMPLE.to_dict() | {"step_seconds": {"1": 0.1, "2": float("nan")}},
     ],
 )  # fmt: skip
 def test_a_damaged_entry_is_measured_again(fp32: Toy, cache: Path, entry: object) -> None:
