@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from ..errors import CheckpointError, UnsupportedModelError, unknown_name
+from ..errors import CheckpointError, UnsupportedModelError, foreign_errors, unknown_name
 from ..models.manifest import SPECIAL_TOKENS
 from . import sentencepiece
 from .checkpoint import read_json
@@ -85,16 +85,19 @@ class FolderTokenizer:
                     f"{path} is missing; only models with a fast tokenizer (tokenizer.json) can be exported."
                 )
             self._json = _read_text(path)
-            self._tokenizer()
+            tokenizer = self._tokenizer()
+            if tokenizer.truncation is not None or tokenizer.padding is not None:  # left over from training
+                tokenizer.no_truncation()
+                tokenizer.no_padding()
+                self._json = str(tokenizer.to_str())
         return self._json
 
     def _tokenizer(self) -> Tokenizer:
-        try:
+        path = self._folder / "tokenizer.json"
+        with foreign_errors(
+            lambda words: CheckpointError(f"{path} cannot be read by tokenizers ({words}); download it again.")
+        ):
             return Tokenizer.from_str(self.tokenizer_json())
-        except Exception as error:  # the tokenizers library raises plain Exception
-            raise CheckpointError(
-                f"{self._folder / 'tokenizer.json'} cannot be read by tokenizers ({error}); download it again."
-            ) from error
 
     def chat_template(self) -> str | None:
         path = self._folder / "chat_template.jinja"
@@ -119,10 +122,10 @@ class FolderTokenizer:
     def bos_token_id(self) -> int | None:
         """What the tokenizer itself puts in front of a text."""
         tokenizer = self._tokenizer()
-        try:
+        with foreign_errors(
+            lambda words: CheckpointError(f"the model's tokenizer cannot encode text ({words}); it is incomplete.")
+        ):
             with_special, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
-        except Exception as error:  # the tokenizers library raises plain Exception
-            raise CheckpointError(f"the model's tokenizer cannot encode text ({error}); it is incomplete.") from error
         if with_special == without:
             return None
         if with_special[1:] != without:
@@ -167,19 +170,18 @@ class GGUFTokenizer:
             )
         if not tokens:
             raise CheckpointError(f"{self._checkpoint.path} has no tokenizer vocabulary.")
-        try:
+        path = self._checkpoint.path
+        with foreign_errors(
+            lambda words: CheckpointError(
+                f"{path}: tokenizer vocabulary and merges do not fit ({words}); download it again."
+            )
+        ):
             tokenizer = known[kind](tokens)
             added = list(zip(tokens, self._field("token_type") or [], strict=False))
             for token_type, special in ((CONTROL, True), (USER_DEFINED, False)):
                 new = [AddedToken(t, special=special, normalized=False) for t, k in added if k == token_type]
                 (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(new)
             return str(tokenizer.to_str())
-        except (CheckpointError, UnsupportedModelError):
-            raise
-        except Exception as error:  # the tokenizers library raises plain Exception
-            raise CheckpointError(
-                f"{self._checkpoint.path}: tokenizer vocabulary and merges do not fit ({error}); download it again."
-            ) from error
 
     def _byte_level(self, tokens: list[str]) -> Tokenizer:
         merges, split = self._field("merges"), self._field("pre") or "default"

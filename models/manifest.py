@@ -124,9 +124,9 @@ def _parse(data: dict[str, Any]) -> Manifest:
     head = data["head"]
     return Manifest(
         format_version=data["format_version"],
-        name=_text(data["name"]),
-        target=_text(data["target"]),
-        precision=_text(data["precision"]),
+        name=_shown(data["name"]),
+        target=_shown(data["target"]),
+        precision=_shown(data["precision"]),
         model=ModelConfig.from_dict(data["model"]),
         quantization=_quantization(data["quantization"]),
         embed_graph=_text(data["embed_graph"]),
@@ -146,7 +146,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
             special_tokens={_text(k): _text(v) for k, v in data["tokenizer"]["special_tokens"].items()},
         ),
         files={_text(k): FileFacts(_count(v["size"]), _text(v["sha256"])) for k, v in data["files"].items()},
-        producer={_text(k): _text(v) for k, v in data["producer"].items()},
+        producer={_shown(k): _shown(v) for k, v in data["producer"].items()},
     )
 
 
@@ -160,6 +160,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} where a text was expected")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A text that is printed: nothing in it may speak to a terminal."""
+    if not _text(value).isprintable():
+        raise ValueError(f"{value!r} is not printable")
+    return str(value)
 
 
 def _count(value: Any) -> int:

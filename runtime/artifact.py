@@ -70,11 +70,20 @@ def compare_files(path: str | Path) -> Iterator[tuple[str, str | None]]:
 
 
 def _read_manifest(folder: Path) -> Artifact:
+    try:
+        return _read(folder)
+    except OSError as error:
+        raise ArtifactError(f"{folder} cannot be read ({error.strerror or error}).") from error
+
+
+def _read(folder: Path) -> Artifact:
     manifest_path = folder / MANIFEST_NAME
     if not folder.exists():
         raise ArtifactError(f"there is no artifact at {folder}; make one with: selfspec-export MODEL_ID {folder}")
     if not folder.is_dir() or not manifest_path.is_file():
         raise ArtifactError(f"{folder} is no artifact: it has no {MANIFEST_NAME}. selfspec-export makes artifacts.")
+    if manifest_path.is_symlink():
+        raise ArtifactError(f"{manifest_path} is a symbolic link, where an artifact holds real files; copy the file.")
     if manifest_path.stat().st_size > _MAX_MANIFEST_BYTES:
         raise ArtifactError(f"{manifest_path} is larger than any manifest; export the model again.")
     raw = manifest_path.read_bytes()

@@ -12,12 +12,16 @@ from typing import Any
 
 
 def cache_folder() -> Path:
-    """$SELFSPEC_CACHE, else the user's cache folder."""
+    """$SELFSPEC_CACHE, else the user's cache folder; a place that cannot be written where the user has no home."""
     if os.environ.get("SELFSPEC_CACHE"):
         return Path(os.environ["SELFSPEC_CACHE"])
+    try:
+        home = Path.home()
+    except RuntimeError:  # an unknown user, as in some containers
+        home = Path(os.devnull)
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "selfspec"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selfspec"
+        return home / "Library" / "Caches" / "selfspec"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "selfspec"
 
 
 def read_entry(path: Path, version: int) -> dict[str, Any]:

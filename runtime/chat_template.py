@@ -1,12 +1,14 @@
 """A model's chat template: a stranger's program, run in jinja2's sandbox with what Hugging Face's environment offers.
 
-Bounded: what it writes, sums, products and powers, and recursion. Not bounded: time (loops in loops) and memory by
-other ways (``~``, filters); jinja2 offers no hold on them, so run a stranger's artifact as you would run his program.
+It runs when messages are put through it, and not when an artifact is opened. Bounded: what it writes, sums,
+products, powers, formats and recursion. Not bounded: time (loops in loops) and memory by other ways (``~``, filters);
+jinja2 offers no hold on them, so chat with a stranger's artifact only where you would run his program.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence, Sized
 from datetime import datetime
 from typing import Any
@@ -39,8 +41,9 @@ class ChatTemplate:
         """
         self._special_tokens = dict(special_tokens)
         environment = _Sandbox(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag]
-        )
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag],
+            optimized=False, finalize=_as_it_is,  # else jinja2 would compute constants when the artifact is opened
+        )  # fmt: skip
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
         environment.filters["tojson"] = _to_json
@@ -79,19 +82,30 @@ class ChatTemplate:
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Refuses operators whose result would be unreasonably large."""
 
-    intercepted_binops = frozenset({"+", "*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         sizes = [len(side) if isinstance(side, Sized) else None for side in (left, right)]
         if operator == "**" and isinstance(left, int) and isinstance(right, int):
             _bounded(left.bit_length() * right, _MAX_BITS)
+        elif operator == "*" and isinstance(left, int) and isinstance(right, int):
+            _bounded(left.bit_length() + right.bit_length(), _MAX_BITS)
         elif operator == "+" and None not in sizes:
             _bounded(len(left) + len(right))
+        elif operator == "%" and isinstance(left, str):
+            for digits in re.findall(r"\d+", left):
+                _bounded(int(digits[:10]))
         elif operator == "*":
             for size, factor in zip(sizes, (right, left), strict=True):
                 if size is not None and isinstance(factor, int):
                     _bounded(size * factor)
         return super().call_binop(context, operator, left, right)
+
+
+@jinja2.pass_context
+def _as_it_is(context: Context, value: Any) -> Any:
+    """What is written, unchanged: that it depends on a context keeps jinja2 from writing it before there is one."""
+    return value
 
 
 def _bounded(size: int, limit: int = _MAX_TEXT) -> int:
@@ -104,6 +118,8 @@ def _plain(message: Message) -> Message:
     """A list of text parts becomes one text, each on its own line as in vLLM: few templates know lists."""
     if not isinstance(message, Mapping):
         raise UsageError(f"a message is {type(message).__name__}, where a mapping with role and content was expected.")
+    if not isinstance(message.get("role"), str) or not {"content", "tool_calls"} & message.keys():
+        raise UsageError(f"a message has the keys {sorted(map(str, message))}; it needs a role and a content.")
     content = message.get("content")
     if content is None or isinstance(content, str):
         return message

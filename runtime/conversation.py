@@ -16,8 +16,6 @@ from .stack import AS_THEY_COME, Floats, Passes, Plan, Stack
 
 PREFILL_ROWS = 512
 """A longer prompt is run in chunks of so many rows, so that scratch memory stays flat."""
-EXACT_PREFILL_ROWS = 128
-"""The same under ``exact``: no more than the profile's probe has compared with rows run alone."""
 
 
 class Conversation:
@@ -29,7 +27,7 @@ class Conversation:
     """
 
     def __init__(self, sessions: Sessions, passes: Passes = AS_THEY_COME, *, exact: bool = False) -> None:
-        """Args: passes: how rows are put into them. exact: prefill with rows that do not depend on the chunk."""
+        """Args: passes: how rows are put into them. exact: ``passes`` are such that rows do not depend on them."""
         self.sessions = sessions
         self.passes = passes
         self.exact = exact
@@ -39,7 +37,6 @@ class Conversation:
         self.kv = KVCache(self.config)
         self.stack = Stack(sessions, self.kv, passes)
         self.full_plan = Plan.layers(0, self.config.num_layers)
-        self._prefill_rows = EXACT_PREFILL_ROWS if exact else PREFILL_ROWS
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -88,8 +85,8 @@ class Conversation:
             raise UsageError("the prompt is empty; give at least one token of text.")
         self.check_fits(len(self.tokens) + len(ids))
         hidden = np.empty((0, self.config.hidden_size), dtype=np.float32)
-        for begin in range(0, len(ids), self._prefill_rows):
-            chunk = np.asarray(ids[begin : begin + self._prefill_rows], dtype=np.int64)
+        for begin in range(0, len(ids), PREFILL_ROWS):
+            chunk = np.asarray(ids[begin : begin + PREFILL_ROWS], dtype=np.int64)
             hidden = self.stack.run(self.full_plan, self.stack.embed(chunk), self.kv.length)
             self.kv.commit(len(chunk))
             self.tokens += chunk.tolist()

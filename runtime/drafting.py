@@ -33,6 +33,9 @@ class DraftOptions:
         Raises:
             UsageError: an unknown drafter, an exit that does not exist, or an option without effect.
         """
+        for name, value in (("--exit-layer", self.exit_layer), ("--num-draft-tokens", self.num_draft_tokens)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise UsageError(f"{name} {value!r}: it must be a whole number.")
         if custom:
             if self.exit_layer is not None or self.num_draft_tokens is not None:
                 raise UsageError("exit_layer and num_draft_tokens have no effect on a drafter of your own.")

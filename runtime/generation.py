@@ -54,6 +54,8 @@ class Request:
     max_new_tokens: int
     stop: StopStrings
     num_logprobs: int | None = None
+    stop_ids: frozenset[int] = frozenset()
+    """Special tokens that end the answer as an end of sequence does."""
 
 
 class _Run:
@@ -68,7 +70,7 @@ class _Run:
         self.decode_seconds = 0.0
         self.filter = StopFilter(request.stop)
         self.budget = min(request.max_new_tokens, conversation.config.context_length - len(request.prompt))
-        self.eos = codec.eos_token_ids
+        self.eos = codec.eos_token_ids | request.stop_ids
         self._conversation = conversation
         self._decoder = StreamDecoder(codec)
         self._made: list[Token] = []

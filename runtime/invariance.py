@@ -6,33 +6,36 @@ a pass begins and ends; the whole model with its head, at a few places, finds th
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import numpy as np
 
 from ..models.config import ModelConfig
-from ..models.manifest import PAD_ROWS
-from .conversation import EXACT_PREFILL_ROWS, Conversation
+from .conversation import Conversation
 from .sessions import Sessions
-from .stack import Floats, Passes, Plan
+from .stack import MOST_ROWS, Floats, Passes, Plan
 
-_ROW_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)  # of verifications, as profiles measure them
 _BOUNDARIES = (None, 64, 32)
-_WIDTHS = (2, 3, 5, 7, 16, 64, EXACT_PREFILL_ROWS)
+_WIDE = (64, 32)
+_NARROW = range(1, MOST_ROWS + 1)
 _NEAR = 288  # positions from 0 on that are looked at one by one
 _FAR, _FAR_ROWS = (1000, 4070), 48  # places behind keys of zeros: a kernel's blocks do not care what is in them
+# Widths of passes and where the second one begins; every width up to MOST_ROWS is tried with the whole model.
+_STEPS = ((5, 0), (16, 5), (3, 0), (7, 5), (2, 1))
+_PADDINGS = (1, 2, 3, 4, 6, 8)
 _MODEL_STARTS = (5, 64, 190)
+_PROMPT_ROWS = 128
 
 
 def exact_passes(sessions: Sessions) -> Passes | None:
     """The least restriction of passes under which a row has the same bits whatever stands beside it; None where no one
     of those tried does. A wrong answer would take a kernel that depends on values, and the losslessness tests would
     show it."""
-    for boundary in _BOUNDARIES:
-        for rows in range(1, PAD_ROWS + 1):
-            passes = Passes(rows, boundary)
-            if layers_alike(sessions, passes) and model_alike(sessions, passes):
-                return passes
+    for boundary, widths, rows in itertools.product(_BOUNDARIES, (_WIDE, ()), _PADDINGS):
+        passes = Passes(rows, boundary, widths)
+        if layers_alike(sessions, passes) and model_alike(sessions, passes):
+            return passes
     return None
 
 
@@ -46,13 +49,17 @@ def layers_alike(sessions: Sessions, passes: Passes) -> bool:
         for start, count in spans:
             hidden = stack.embed(np.random.default_rng(start).integers(0, vocab, count))
 
-            def run(width: int, start: int = start, hidden: Floats = hidden, plan: Plan = plan) -> Floats:
-                cuts = [*range(0, len(hidden), width), len(hidden)]
+            def run(
+                width: int, offset: int = 0, start: int = start, hidden: Floats = hidden, plan: Plan = plan
+            ) -> Floats:
+                cuts = sorted({0, *range(offset, len(hidden), width), len(hidden)})
                 return np.concatenate([stack.run(plan, hidden[a:b], start + a) for a, b in pairwise(cuts)])
 
             alone = run(1)
-            if not all(np.array_equal(run(width), alone) for width in _WIDTHS):
-                return False
+            wide = itertools.product(passes.widths or (), (0, 5))
+            for width, offset in (*_STEPS, *wide):
+                if not np.array_equal(run(width, offset), alone):
+                    return False
     return True
 
 
@@ -70,7 +77,7 @@ def model_alike(sessions: Sessions, passes: Passes) -> bool:
     """Whether logits of the whole model are alike in passes as verification and prompts make them."""
     conversation = Conversation(sessions, passes)
     limit = sessions.artifact.manifest.model.context_length
-    longest = min(max(_ROW_COUNTS), limit // 2)
+    longest = min(MOST_ROWS, limit // 2)
     starts = [s for s in _MODEL_STARTS if s + longest <= limit]
     if not starts:
         return False
@@ -83,14 +90,14 @@ def model_alike(sessions: Sessions, passes: Passes) -> bool:
     for previous, start in pairwise([0, *starts]):
         stack.run(plan, stack.embed(ids[previous:start]), previous)
         alone = np.concatenate([logits(start + i, 1) for i in range(longest)])
-        for count in (m for m in _ROW_COUNTS if m <= longest):
+        for count in (m for m in _NARROW if m <= longest):
             if not np.array_equal(logits(start, count), alone[:count]):
                 return False
         # Rows whose KV was written by a longer pass must look to later rows like rows written alone.
         if not np.array_equal(logits(start + longest - 1, 1), alone[-1:]):
             return False
-    # A prompt's rows come in passes of up to this many, and a later turn may have run some of them one by one.
+    # A prompt's rows come many at a time, and a later turn may have run some of them one by one.
     end = max(starts) + longest
-    begin = max(0, end - EXACT_PREFILL_ROWS)
+    begin = max(0, end - _PROMPT_ROWS)
     wide = stack.logits(stack.run(plan, stack.embed(ids[begin:end]), begin)[-longest:])
     return np.array_equal(wide, alone) and np.array_equal(logits(end - 1, 1), alone[-1:])

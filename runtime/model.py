@@ -6,6 +6,7 @@ import operator
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -56,16 +57,17 @@ class GenerationOptions(SamplingOptions, total=False):
     ``min_p`` times as likely as the best (0: all), drawn with ``seed``. ``repetition_penalty`` (1: off) weakens every
     token of prompt and output, ``presence_penalty`` (0: off) every token of the output.
 
-    ``stop``: texts that end the answer and do not show. ``logprobs``: tell each token's log-probability and those of so
-    many of the likeliest ones (0 to 20; None: none). ``exact``: pad and cut passes so that the output is the same, bit
-    for bit, whatever drafts; by default the conversation's, or off. ``conversation``: from :meth:`Model.conversation`.
+    ``stop``: texts that end the answer and do not show; special tokens too. ``logprobs``: tell each token's
+    log-probability and those of so many of the likeliest ones (0 to 20; None: none). ``exact``: pad and cut passes so
+    that the output is the same, bit for bit, whatever drafts; by default the conversation's, or off.
+    ``conversation``: from :meth:`Model.conversation`.
     """
 
     max_new_tokens: int
     draft: str | Drafter
     exit_layer: int | None
     num_draft_tokens: int | None
-    stop: Sequence[str]
+    stop: Sequence[str] | None
     logprobs: int | None
     exact: bool | None
     conversation: Conversation | None
@@ -125,26 +127,30 @@ class Model:
         draft: str | Drafter = "auto",
         exit_layer: int | None = None,
         num_draft_tokens: int | None = None,
-        stop: Sequence[str] = (),
+        stop: Sequence[str] | None = (),
         logprobs: int | None = None,
         exact: bool | None = None,
         conversation: Conversation | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> TokenStream:
         """:meth:`stream` from token ids as they are."""
-        if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+        if not isinstance(max_new_tokens, Integral) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
             raise UsageError(f"--max-new-tokens {max_new_tokens}: it must be a whole number, 0 or more.")
+        if not isinstance(draft, str) and not hasattr(draft, "propose"):
+            raise UsageError(f"draft is {draft!r}, where a name or an object that proposes tokens was expected.")
         prompt = self._checked_ids(ids)
         chosen = self._checked_sampling(sampling)
         check_logprobs(logprobs)
-        stop_strings = StopStrings(stop)
+        stop_strings = StopStrings(stop or ())
         options = DraftOptions(draft if isinstance(draft, str) else "custom", exit_layer, num_draft_tokens)
         options.check(self.artifact.manifest, custom=not isinstance(draft, str))
         used = self.conversation(exact=bool(exact)) if conversation is None else conversation
         self._check_conversation(used, exact)
         used.check_fits(len(prompt))
         drafter = self._drafter(options, used.passes.min_rows) if isinstance(draft, str) else draft
-        return TokenStream(used, Request(prompt, drafter, chosen, max_new_tokens, stop_strings, logprobs), self.codec)
+        stop_ids = frozenset(i for text in stop or () if (i := self.codec.special_id(text)) is not None)
+        request = Request(prompt, drafter, chosen, int(max_new_tokens), stop_strings, logprobs, stop_ids)
+        return TokenStream(used, request, self.codec)
 
     def conversation(self, *, exact: bool = False) -> Conversation:
         """For ``stream(..., conversation=...)``: keeps what it has run, so that the next prompt, as far as it begins

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import numbers
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UsageError
+from ..errors import ArtifactError, UsageError
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -50,14 +50,13 @@ class Sampling:
             self._demand(name, _is_number(getattr(self, name)), "a number")
         for name in ("seed", "top_k"):
             self._demand(name, _is_whole(getattr(self, name)), "a whole number")
-        finite = math.isfinite
-        self._demand("temperature", finite(self.temperature) and self.temperature >= 0, "0 (greedy) or positive")
+        self._demand("temperature", 0 <= self.temperature < 1e30, "0 (greedy) or positive")
         self._demand("top_p", 0 < self.top_p <= 1, "above 0 and at most 1")
         self._demand("seed", 0 <= self.seed < 2**64, "between 0 and 2**64 - 1")
         self._demand("top_k", self.top_k >= 0, "0 (off) or positive")
         self._demand("min_p", 0 <= self.min_p <= 1, "between 0 (off) and 1")
         penalty = self.repetition_penalty
-        self._demand("repetition_penalty", finite(penalty) and penalty > 0, "positive; 1 is off")
+        self._demand("repetition_penalty", 0.01 <= penalty <= 100, "between 0.01 and 100; 1 is off")
         self._demand("presence_penalty", -2 <= self.presence_penalty <= 2, "between -2 and 2; 0 is off")
 
     def _demand(self, name: str, condition: bool, what: str) -> None:
@@ -76,11 +75,11 @@ class Sampling:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def distribution(logits: Floats, sampling: Sampling) -> Probabilities:
@@ -94,7 +93,7 @@ def distribution(logits: Floats, sampling: Sampling) -> Probabilities:
 def _candidates(logits: Floats, sampling: Sampling) -> tuple[Ids | slice, Probabilities]:
     """The ids that may be drawn, ascending, and their probabilities; a slice where all may."""
     ids: Ids | slice = slice(None)
-    best = logits.max()
+    best = _finite(logits.max())
     if 0 < sampling.top_k < len(logits):
         ids = _at_least_rank(logits, sampling.top_k)
         logits = logits[ids]
@@ -109,6 +108,15 @@ def _candidates(logits: Floats, sampling: Sampling) -> tuple[Ids | slice, Probab
             probs[dropped] = 0.0
             probs /= probs.sum()
     return ids, probs
+
+
+def _finite(best: np.float32) -> np.float32:
+    """Raises: ArtifactError for logits of which the largest is no number: one that is none makes it none."""
+    if not np.isfinite(best):
+        raise ArtifactError(
+            "the model computed logits that are not finite; its weights are damaged: try selfspec verify-artifact."
+        )
+    return best
 
 
 def _at_least_rank(values: Floats | Probabilities, rank: int) -> Ids:
@@ -145,7 +153,7 @@ def _likely(probs: Probabilities, min_p: float) -> Ids | None:
 
 def uniform(seed: int, position: int, stream: Stream) -> float:
     """A number in [0, 1) that depends on nothing but its arguments."""
-    return float(np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, stream, position])).random())
+    return float(np.random.Generator(np.random.Philox(key=int(seed), counter=[0, 0, stream, position])).random())
 
 
 def draw(probs: Probabilities, u: float) -> int:
@@ -158,7 +166,9 @@ def draw(probs: Probabilities, u: float) -> int:
 def choose(logits: Floats, sampling: Sampling, position: int) -> int:
     """The token for ``position`` from its [V] logits, penalties already applied. Ties go to the lowest id."""
     if sampling.greedy:
-        return int(logits.argmax())
+        best = logits.argmax()
+        _finite(logits[best])
+        return int(best)
     ids, probs = _candidates(logits, sampling)
     index = draw(probs, uniform(sampling.seed, position, Stream.TARGET))
     return index if isinstance(ids, slice) else int(ids[index])

@@ -93,6 +93,7 @@ class Sessions:
         options.use_per_session_threads = False
         options.enable_cpu_mem_arena = True
         options.log_severity_level = 4  # what it would print, it also raises
+        options.add_session_config_entry("session.load_model_format", "ONNX")  # what check_external_data has read it as
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(self.artifact.path.resolve()))
         model = self.artifact.read(graph)
         try:

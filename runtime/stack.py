@@ -17,6 +17,8 @@ from .sessions import Sessions
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
+MOST_ROWS = 16
+"""Rows of the widest verification."""
 _KEPT_ROWS = 32  # bindings for at most this many rows are kept; longer passes are prefill chunks
 
 
@@ -34,15 +36,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """How rows are put into passes: at least ``min_rows`` each, padding behind the real ones, and none that goes on
-    past a ``boundary``: a kernel that takes keys in blocks may treat a row otherwise once a pass reaches the next one.
+    """How rows are put into passes.
 
-    The last ``min_rows - 1`` rows before a multiple of ``boundary`` are cut off with what follows: alone, they would be
-    padded across it.
+    At least ``min_rows`` each, padding behind the real ones. None goes on past a multiple of ``boundary``: a kernel
+    that takes keys in blocks may treat a row otherwise once a pass reaches the next one. The last ``min_rows - 1`` rows
+    before it are cut off with what follows: alone, they would be padded across it. With ``widths``, a pass has one of
+    these numbers of rows or at most ``MOST_ROWS``: a kernel may mind others, and not all can be tried.
     """
 
     min_rows: int = 1
     boundary: int | None = None
+    widths: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_rows <= PAD_ROWS:
@@ -56,11 +60,19 @@ class Passes:
 
     def cuts(self, position: int, count: int) -> list[int]:
         """Where passes over rows ``position`` to ``position + count - 1`` begin, and the end of the last one."""
-        end, back = position + count, self.min_rows - 1
-        if self.boundary is None:
-            return [position, end]
-        first = (position + back) // self.boundary + 1
-        return [position, *range(first * self.boundary - back, end, self.boundary), end]
+        cuts, end = [position], position + count
+        while cuts[-1] < end:
+            cuts.append(cuts[-1] + self._width(cuts[-1], end - cuts[-1]))
+        return cuts
+
+    def _width(self, position: int, left: int) -> int:
+        """Rows of the pass that begins at ``position``."""
+        if self.boundary is not None:
+            back = self.min_rows - 1
+            left = min(left, self.boundary - (position + back) % self.boundary)
+        if self.widths is None or left <= MOST_ROWS:
+            return left
+        return max((width for width in self.widths if width <= left), default=MOST_ROWS)
 
 
 AS_THEY_COME = Passes()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from ..errors import ArtifactError, UsageError
+from ..errors import ArtifactError, UsageError, foreign_errors
 from .artifact import Artifact
 from .chat_template import ChatTemplate, Message
 
@@ -22,12 +22,12 @@ class TextCodec:
         facts = artifact.manifest.tokenizer
         self.eos_token_ids = frozenset(facts.eos_token_ids)
         self._bos = facts.bos_token_id
-        try:
+        with foreign_errors(
+            lambda words: ArtifactError(f"{artifact.path}: tokenizer.json cannot be read ({words}); export again.")
+        ):
             self._tokenizer = Tokenizer.from_str(artifact.read("tokenizer.json").decode("utf-8"))
-        except ArtifactError:
-            raise
-        except Exception as error:  # the tokenizers library raises plain Exception
-            raise ArtifactError(f"{artifact.path}: tokenizer.json cannot be read ({error}); export again.") from error
+            self._tokenizer.no_truncation()  # left over from training: every prompt would be cut and padded by them
+            self._tokenizer.no_padding()
         self._special_ids = frozenset(i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special)
         self._byte_ids = _byte_fallback(self._tokenizer)
         self._template = self._chat_template(artifact) if artifact.has(_TEMPLATE) else None
@@ -51,7 +51,8 @@ class TextCodec:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError(f"the prompt is not valid Unicode text ({error}); give it as UTF-8.") from error
-        ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        with foreign_errors(lambda words: ArtifactError(f"the model's tokenizer cannot read this text ({words}).")):
+            ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         if self._bos is not None and ids[:1] != [self._bos]:
             ids.insert(0, self._bos)
         return ids
@@ -80,9 +81,15 @@ class TextCodec:
         last = next((i for i in reversed(ids) if i not in self._special_ids), None)
         return last in self._byte_ids
 
+    def special_id(self, text: str) -> int | None:
+        """The id of a special token, which never shows as text; None where ``text`` is none."""
+        token_id = self._tokenizer.token_to_id(text)
+        return token_id if token_id in self._special_ids else None
+
     def decode(self, ids: Sequence[int]) -> str:
         """Ids → text without special tokens."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        with foreign_errors(lambda words: ArtifactError(f"the model's tokenizer cannot decode its tokens ({words}).")):
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def _byte_fallback(tokenizer: Tokenizer) -> frozenset[int]:

@@ -4,6 +4,7 @@ stderr."""
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -32,7 +33,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_command(command: Callable[[], None], prog: str) -> int:
-    """Run ``command``; library errors become one sentence and their exit code."""
+    """Run ``command``; library errors, and what the system refuses, become one sentence and their exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # text that the terminal's encoding lacks is no reason to stop
     try:
         command()
         sys.stdout.flush()
@@ -42,10 +46,22 @@ def run_command(command: Callable[[], None], prog: str) -> int:
     except KeyboardInterrupt:
         print(f"\n{prog}: interrupted", file=sys.stderr)
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) has gone; keep Python from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (head, less) has gone
+        _forget_output()
         return 1
+    except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:  # it is the output that cannot be written
+            _forget_output()
+        print(f"{prog}: the system refuses this ({one_line(str(error))}).", file=sys.stderr)
+        return SelfSpecError.exit_code
     return 0
+
+
+def _forget_output() -> None:
+    """Keeps Python from complaining at exit about what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

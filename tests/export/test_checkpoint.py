@@ -322,3 +322,39 @@ def test_a_tokenizer_that_puts_more_around_a_text_is_refused(folder: Path) -> No
     checkpoint, _ = open_model(str(folder))
     with pytest.raises(UnsupportedModelError, match="more around a text than one token in front"):
         checkpoint.tokenizer_files().bos_token_id()
+
+
+@pytest.mark.parametrize(
+    "leftover",
+    [
+        {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "padding": {
+                "strategy": {"Fixed": 40}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                "pad_type_id": 0, "pad_token": "<|bos|>",
+            }
+        },
+    ],
+    ids=["truncation", "padding"],
+)  # fmt: skip
+def test_what_training_left_in_a_tokenizer_is_taken_out(folder: Path, leftover: dict[str, Any]) -> None:
+    """Every prompt would be cut to four tokens, or padded to forty; transformers ignores both."""
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    expected = Tokenizer.from_str(path.read_text()).encode("a text of several tokens").ids
+    path.write_text(json.dumps(json.loads(path.read_text()) | leftover))
+    checkpoint, _ = open_model(str(folder))
+    found = json.loads(checkpoint.tokenizer_files().tokenizer_json())
+    assert (found["truncation"], found["padding"]) == (None, None)
+    assert Tokenizer.from_str(json.dumps(found)).encode("a text of several tokens").ids == expected
+
+
+def test_a_tokenizer_that_panics_is_one_sentence(folder: Path) -> None:
+    """Panics of compiled code are no Exception, and went past every handler."""
+    path = folder / "tokenizer.json"
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": ""}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": normalizer}))
+    checkpoint, _ = open_model(str(folder))
+    with pytest.raises(CheckpointError, match="cannot be read by tokenizers"):
+        checkpoint.tokenizer_files().tokenizer_json()

@@ -234,6 +234,15 @@ def test_a_field_that_is_gone_is_an_artifact_error_or_optional(path: tuple[Any, 
     accepted_or_refused(json.dumps(data))
 
 
+@pytest.mark.parametrize("name", ["name", "target", "precision"])
+def test_what_is_printed_is_printable(name: str) -> None:
+    """An artifact's name that moves the cursor or sets the window's title."""
+    data = json.loads(MANIFEST.to_json())
+    data[name] = "model\x1b]0;title\x07"
+    with pytest.raises(ArtifactError, match="not printable"):
+        Manifest.from_json(json.dumps(data))
+
+
 @settings(max_examples=600)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), ANYTHING), min_size=1, max_size=3))
 def test_no_mutation_raises_anything_but_an_artifact_error(changes: list[tuple[tuple[Any, ...], Any]]) -> None:

@@ -90,6 +90,19 @@ def test_what_is_no_template_is_a_damaged_artifact(source: str) -> None:
         rendered(source)
 
 
+@pytest.mark.parametrize("source", ["{{ 'a'|center(10000000000) }}", "{{ [1] * 3 + ['x' * 10] }}", "{{ 1 // 0 }}"])
+def test_nothing_runs_before_there_are_messages(source: str) -> None:
+    """jinja2 computes constants when it reads a template: opening an artifact took gigabytes."""
+    ChatTemplate(source, {}, "chat_template.jinja")
+
+
+@pytest.mark.parametrize("message", [{}, {"role": "user"}, {"content": "hi"}, {"role": 3, "content": "hi"}])
+def test_a_message_without_role_or_content_is_refused(message: Any) -> None:
+    """jinja2 would write nothing for it, and nobody would know."""
+    with pytest.raises(UsageError, match="needs a role and a content"):
+        rendered("{{ messages[0].content }}", [message])
+
+
 def test_content_may_be_a_list_of_text_parts() -> None:
     """As OpenAI's API has it; '[{'type': ...' in the prompt would be worse than an error."""
     source = "{{ messages[0].role }}: {{ messages[0].content + '!' }}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,6 +160,27 @@ def test_a_graph_that_takes_another_file_of_the_folder_is_not_loaded(fp32: Toy, 
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ArtifactError, match=r"embed\.onnx is not loaded: it takes weights from 'other\.bin'"):
+        load(folder, threads=1)
+
+
+def test_bytes_of_another_format_are_not_loaded(fp32: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime knows its own format by four letters, in bytes of which the walk through protobuf saw nothing."""
+    options = ort.SessionOptions()
+    options.use_per_session_threads = False
+    options.optimized_model_filepath = str(tmp_path / "embed.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    name = fp32.model.artifact.manifest.embed_graph
+    folder = Path(shutil.copytree(fp32.folder, tmp_path / "copy"))
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    ort.InferenceSession((folder / name).read_bytes(), options, providers=["CPUExecutionProvider"])
+    data = (tmp_path / "embed.ort").read_bytes()
+    assert data[4:8] == b"ORTM"
+    (folder / name).write_bytes(data)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr("selfspec.runtime.sessions.check_external_data", lambda data, size: None)
+    with pytest.raises(ArtifactError, match=r"embed\.onnx cannot be loaded"):
         load(folder, threads=1)
 
 

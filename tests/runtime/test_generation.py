@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from selfspec import Model
@@ -174,3 +175,40 @@ def test_a_closed_stream_gives_no_more_and_its_result_stays(fp32: Toy) -> None:
     assert stream.result.token_ids == seen
     assert stream.result.stats.generated_tokens == 5
     assert stream.result.finish_reason == "unfinished"
+
+
+def test_a_special_token_ends_the_answer_although_it_never_shows(model: Model, plain: Generation) -> None:
+    """As text it could not be found, and the option would do nothing: <|bos|> stands for a token of the answer here."""
+
+    middle = next(i for i in plain.token_ids if i > 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model.codec), "special_id", lambda codec, text: middle if text == "<|bos|>" else None)
+        found = model.generate(PROMPT, stop=["<|bos|>"], **EXACT)
+    assert found.token_ids == plain.token_ids[: plain.token_ids.index(middle) + 1]
+    assert found.finish_reason == "stop"
+    assert model.codec.special_id("<|bos|>") == 0
+    assert model.codec.special_id("the") is None
+    ended = model.generate(PROMPT, draft="none", stop=None, **EXACT)
+    assert ended.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"draft": None}, "draft is None"), ({"draft": object()}, "an object that proposes"),
+        ({"num_draft_tokens": "3"}, "--num-draft-tokens '3'"), ({"num_draft_tokens": 2.5}, "--num-draft-tokens 2.5"),
+        ({"exit_layer": 2.0, "draft": "early-exit"}, "--exit-layer 2.0"), ({"temperature": 10**400}, "--temperature"),
+        ({"max_new_tokens": True}, "--max-new-tokens True"), ({"repetition_penalty": 1e-300}, "between 0.01 and 100"),
+    ],
+)  # fmt: skip
+def test_arguments_of_the_wrong_kind_are_one_sentence(model: Model, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        model.stream(PROMPT, **options)
+
+
+def test_numpys_numbers_are_numbers(model: Model, plain: Generation) -> None:
+    """A seed or a temperature out of an array."""
+    options: dict[str, Any] = {"temperature": np.float32(0.5), "seed": np.int64(3), "max_new_tokens": np.int64(5)}
+    found = model.generate(PROMPT, draft="none", exact=True, **options)
+    same = model.generate(PROMPT, draft="none", exact=True, temperature=0.5, seed=3, max_new_tokens=5)
+    assert found.token_ids == same.token_ids

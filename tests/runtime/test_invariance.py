@@ -32,6 +32,10 @@ def test_cuts_by_hand() -> None:
     assert Passes(1, 64).cuts(60, 10) == [60, 64, 70]
     assert Passes(3, 64).cuts(126, 2) == [126, 128]
     assert Passes(3, 64).cuts(125, 2) == [125, 126, 127]
+    assert Passes(2, None, (64, 32)).cuts(5, 16) == [5, 21]
+    assert Passes(2, None, (64, 32)).cuts(0, 127) == [0, 64, 96, 112, 127]
+    assert Passes(2, None, ()).cuts(0, 35) == [0, 16, 32, 35]
+    assert Passes(2, 64, (64, 32)).cuts(60, 70) == [60, 63, 127, 130]
 
 
 @given(st.integers(0, 500), st.integers(1, 200), st.integers(1, 8), st.sampled_from((None, 32, 64)))
@@ -86,16 +90,15 @@ def imitate(monkeypatch: pytest.MonkeyPatch, changed_rows: Callable[[int, int], 
 
 
 def test_a_kernel_that_minds_wide_passes_is_cut(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that changes its blocking at a hundred rows: a later turn would not equal a fresh run."""
-    imitate(monkeypatch, lambda position, rows: rows if rows >= 100 else 0)
-    found = exact_passes(fp32.model.sessions)
-    assert found is not None
-    assert found.boundary == 64
+    """One that changes its blocking at forty rows: a later turn would not equal a fresh run."""
+    expected = Passes(fp32.passes.min_rows, fp32.passes.boundary, ())
+    imitate(monkeypatch, lambda position, rows: rows if rows >= 40 else 0)
+    assert exact_passes(fp32.model.sessions) == expected
 
 
 def test_a_kernel_that_takes_keys_in_blocks_is_cut_at_them(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     """As attention with heads of 256 is on x86: in a pass that goes on past a multiple of 64, rows before it differ."""
-    expected = Passes(fp32.passes.min_rows, 64)
+    expected = Passes(fp32.passes.min_rows, 64, fp32.passes.widths)
 
     def before_the_next_block(position: int, rows: int) -> int:
         edge = (position // 64 + 1) * 64

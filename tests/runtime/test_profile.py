@@ -115,7 +115,7 @@ def test_a_damaged_cache_file_is_measured_again(fp32: Toy, cache: Path, text: st
     "entry",
     [
         None, 3, [], {}, {"step_seconds": 1}, SAMPLE.to_dict() | {"exact_passes": "two"},
-        SAMPLE.to_dict() | {"exact_passes": {"min_rows": 99, "boundary": None}},
+        SAMPLE.to_dict() | {"exact_passes": {"min_rows": 99, "boundary": None, "widths": None}},
         SAMPLE.to_dict() | {"step_seconds": {"one": 1}}, SAMPLE.to_dict() | {"step_seconds": {"1": None}},
         SAMPLE.to_dict() | {"exits": [1]},
         SAMPLE.to_dict() | {"exits": {"2": {"seconds": 1, "confidences": [0.5], "hits": []}}},

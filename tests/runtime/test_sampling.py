@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfspec.errors import UsageError
+from selfspec.errors import ArtifactError, UsageError
 from selfspec.runtime.sampling import Floats, Sampling, Stream, choose, distribution, draw, largest, uniform
 
 
@@ -20,6 +20,15 @@ def floats(*values: float) -> Floats:
 
 def logits_of(*probs: float) -> Floats:
     return floats(*(math.log(p) if p else -1e4 for p in probs))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8), Sampling(0.8, top_p=0.5), Sampling(1.0, top_k=2)])
+def test_logits_that_are_no_numbers_are_an_error(bad: float, sampling: Sampling) -> None:
+    """Damaged weights would say token 0 for ever, or fail in the middle of the arithmetic."""
+    logits = np.asarray([0.0, 1.0, bad, 2.0], dtype=np.float32)
+    with pytest.raises(ArtifactError, match="not finite"):
+        choose(logits, sampling, 0)
 
 
 def test_temperature_one_is_the_softmax() -> None:

@@ -149,7 +149,7 @@ def test_a_long_pass_keeps_no_binding(fp32: Toy) -> None:
 def test_a_long_prompt_in_chunks_equals_one_pass(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks that start at the wrong position, or logits of the wrong chunk's last row."""
     whole = fp32.conversation().prefill(fp32.prompt)
-    monkeypatch.setattr("selfspec.runtime.conversation.EXACT_PREFILL_ROWS", 4)
+    monkeypatch.setattr("selfspec.runtime.conversation.PREFILL_ROWS", 4)
     chunked = fp32.conversation()
     np.testing.assert_allclose(chunked.prefill(fp32.prompt), whole, rtol=0, atol=1e-4)
     assert chunked.tokens == fp32.prompt
