@@ -8,6 +8,7 @@ ONNX (onnx.proto3) that lead to a tensor; everything else is skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ..models.manifest import WEIGHTS_NAME
 
@@ -23,7 +24,7 @@ _CHILDREN = {
     "Attribute": {5: "Tensor", 6: "Graph", 10: "Tensor", 11: "Graph", 22: "SparseTensor", 23: "SparseTensor"},
     "SparseTensor": {1: "Tensor", 2: "Tensor"},
 }
-_EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # fields of a TensorProto
+_NAME, _EXTERNAL_DATA, _DATA_LOCATION = 8, 13, 14  # fields of a TensorProto
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
@@ -33,29 +34,50 @@ def check_external_data(graph: bytes, weights_size: int) -> None:
     Raises:
         ValueError: one does not, or ``graph`` is no protobuf message; says what was found.
     """
-    _walk(memoryview(graph), "Model", weights_size, 0)
+    for _ in external_tensors(graph, weights_size):
+        pass
 
 
-def _walk(message: memoryview, kind: str, weights_size: int, depth: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor's bytes lie in weights.bin. ``name`` is what its graph calls it, and promises nothing."""
+
+    name: str
+    offset: int
+    length: int
+
+
+def external_tensors(graph: bytes, weights_size: int) -> Iterator[Place]:
+    """Every tensor that lies in weights.bin, each checked.
+
+    Raises:
+        ValueError: as :func:`check_external_data`.
+    """
+    return _walk(memoryview(graph), "Model", weights_size, 0)
+
+
+def _walk(message: memoryview, kind: str, weights_size: int, depth: int) -> Iterator[Place]:
     if depth > _MAX_DEPTH:
         raise ValueError("graphs are nested too deeply")
     if kind == "Tensor":
-        _check_tensor(message, weights_size)
+        yield from _place(message, weights_size)
         return
     children = _CHILDREN[kind]
     for number, value in _fields(message):
         if number in children and isinstance(value, memoryview):
-            _walk(value, children[number], weights_size, depth + 1)
+            yield from _walk(value, children[number], weights_size, depth + 1)
 
 
-def _check_tensor(tensor: memoryview, weights_size: int) -> None:
+def _place(tensor: memoryview, weights_size: int) -> Iterator[Place]:
     entries: list[tuple[str, str]] = []
-    external = False
+    external, name = False, ""
     for number, value in _fields(tensor):
         if number == _EXTERNAL_DATA and isinstance(value, memoryview):
             pair = {part: text for part, text in _fields(value) if isinstance(text, memoryview)}
             key, text = (str(pair.get(part, b""), "utf-8") for part in (1, 2))
             entries.append((key, text))
+        if number == _NAME and isinstance(value, memoryview):
+            name = str(value, "utf-8", "replace")
         external |= number == _DATA_LOCATION and value != 0
     if not entries and not external:
         return
@@ -71,6 +93,7 @@ def _check_tensor(tensor: memoryview, weights_size: int) -> None:
     end = int(place["offset"]) + int(place["length"])
     if end > weights_size:
         raise ValueError(f"a tensor ends at byte {end} of {WEIGHTS_NAME}, which has {weights_size}")
+    yield Place(name, int(place["offset"]), int(place["length"]))
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:

@@ -136,15 +136,21 @@ def machine_key(threads: int) -> dict[str, str]:
 
 def cpu_name() -> str:
     """The processor's model name with its features' fingerprint, where the system tells."""
+    name, vector = cpu_facts()
+    return " ".join([name, *vector])
+
+
+def cpu_facts() -> tuple[str, tuple[str, ...]]:
+    """(model name, flags of its vector instructions), where the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
+        return platform.processor() or platform.machine(), ()
     facts = {line.split(":")[0].strip(): line.partition(":")[2].strip() for line in lines if ":" in line}
     name = facts.get("model name") or facts.get("CPU part") or platform.machine()
     flags = (facts.get("flags") or facts.get("Features") or "").split()
     vector = [f for f in flags if f.startswith(("avx", "amx", "asimd", "sve", "i8mm"))]
-    return " ".join([name, *sorted(vector)])
+    return name, tuple(sorted(vector))
 
 
 def _path(artifact: Artifact) -> Path:

@@ -80,6 +80,15 @@ def peak_rss_bytes() -> int:
     return int(peak) if sys.platform == "darwin" else int(peak) * 1024
 
 
+def reset_peak_rss() -> bool:
+    """Let :func:`peak_rss_bytes` begin anew; False where the system cannot (not Linux, or a kernel that refuses)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
 def memory_bytes(field: str) -> int | None:
     """'Pss', 'RssAnon' or 'VmHWM' of this process; None where the kernel does not say (not Linux)."""
     path = Path("/proc/self/smaps_rollup" if field == "Pss" else "/proc/self/status")

@@ -1,5 +1,5 @@
-"""The command line: ``selfspec generate | chat | info | profile | verify-artifact``. Text on stdout, all else on
-stderr."""
+"""The command line: ``selfspec generate | chat | bench | info | profile | verify-artifact``. Text on stdout, all else
+on stderr."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__
 from .errors import ArtifactError, SelfSpecError, UsageError, one_line
 from .generating import add_model, add_options, context_sentence, logprobs_of, options_of, statistics_line
 from .runtime.artifact import compare_files
+from .runtime.drafting import DRAFTERS
 from .runtime.exit_policy import best_exit
 from .runtime.generation import TokenStream
 from .runtime.model import Model, load
@@ -83,6 +85,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     _add_generate(commands)
     _add_chat(commands)
+    _add_bench(commands)
     for name, function, text in (
         ("info", _info, "Say what an artifact holds, and what was measured of it on this machine."),
         ("profile", _profile, "Measure an artifact on this machine and keep the result."),
@@ -118,6 +121,35 @@ def _add_chat(commands: Any) -> None:
     add_options(sub)
     sub.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
     sub.set_defaults(command=_chat)
+
+
+def _add_bench(commands: Any) -> None:
+    text = "Measure speed: prompt and generation apart, and with --draft drafts next to plain decoding."
+    sub = commands.add_parser("bench", help=text, description=text)
+    add_model(sub)
+    for flags, default, words in (
+        (("-p", "--prompt-tokens"), 512, "tokens of the prompt that is timed; 0: none"),
+        (("-n", "--new-tokens"), 128, "tokens generated in a run, with --draft at most; 0: none"),
+        (("-r", "--repeats"), 5, "runs of each kind"),
+    ):
+        sub.add_argument(*flags, type=int, default=default, metavar="N", help=f"{words} (default: {default})")
+    sub.add_argument(
+        "-o", "--output", choices=("md", "csv", "json", "jsonl"), default="md", help="form of the table (default: md)"
+    )
+    sub.add_argument("--draft", metavar="D,D,...", help=f"compare with plain, in turns: {', '.join(DRAFTERS)}")
+    sub.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="for --draft: Spec-Bench's jsonl, or a text a line (default: our own)",
+    )
+    sub.set_defaults(command=_bench)
+
+
+def _bench(args: argparse.Namespace) -> None:
+    from . import bench
+
+    bench.main(args)
 
 
 def _chat(args: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from .runtime.text import TextCodec
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", metavar="ARTIFACT", help="folder made by selfspec-export")
-    parser.add_argument("--threads", type=int, help="threads of ONNX Runtime (default: the physical cores)")
+    parser.add_argument("-t", "--threads", type=int, help="threads of ONNX Runtime (default: the physical cores)")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

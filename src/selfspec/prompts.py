@@ -1,4 +1,4 @@
-"""Prompts in Spec-Bench's jsonl format: the built-in set, or a file. Knows their categories, and no model."""
+"""Prompts: the built-in set, or a file, Spec-Bench's jsonl or plain text. Knows their categories, and no model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from .errors import UsageError, unknown_name
 
 CATEGORIES = ("translation", "summarization", "qa", "math_reasoning", "rag", "mt_bench")
 
+TEXT = "text"
+"""The category of a plain text file's prompts."""
+
 _MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 _CATEGORY = {name: name for name in CATEGORIES} | dict.fromkeys(_MT_BENCH, "mt_bench")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A first turn. ``category`` is one of ``CATEGORIES``: the eight small ones of Spec-Bench are all mt_bench."""
+    """A first turn. ``category``: of ``CATEGORIES`` (Spec-Bench's eight small ones are all mt_bench), or ``TEXT``."""
 
     question_id: int
     category: str
@@ -33,7 +36,7 @@ def built_in_prompts() -> tuple[Prompt, ...]:
 
 
 def load_prompts(path: Path) -> tuple[Prompt, ...]:
-    """The prompts of a file.
+    """The prompts of a file: Spec-Bench's jsonl where its first line with text begins with a brace, else one a line.
 
     Raises:
         UsageError: it cannot be read, or one of its lines is no prompt; names the file and the line.
@@ -44,7 +47,13 @@ def load_prompts(path: Path) -> tuple[Prompt, ...]:
         raise UsageError(f"{path} cannot be read ({error.strerror or error}); give a file of prompts.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error}); give a file of prompts.") from error
-    return _parse(text, str(path))
+    if text.lstrip().startswith("{"):
+        return _parse(text, str(path))
+    lines = (line.strip() for line in text.split("\n"))
+    prompts = tuple(Prompt(number, TEXT, line) for number, line in enumerate(lines, start=1) if line)
+    if not prompts:
+        raise UsageError(f"{path} has no prompts; give one JSON object or one text a line.")
+    return prompts
 
 
 def spec_bench_ids() -> dict[str, tuple[int, ...]]:
@@ -59,7 +68,7 @@ def spec_bench_ids() -> dict[str, tuple[int, ...]]:
 def chosen(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
     """Of Spec-Bench the prompts named by :func:`spec_bench_ids`; of any other set every prompt."""
     ids = {i for group in spec_bench_ids().values() for i in group}
-    found = tuple(prompt for prompt in prompts if prompt.question_id in ids)
+    found = tuple(prompt for prompt in prompts if prompt.question_id in ids and prompt.category != TEXT)
     return found if len(found) == len(ids) else tuple(prompts)
 
 
@@ -69,7 +78,7 @@ def spread(prompts: Sequence[Prompt], count: int) -> tuple[Prompt, ...]:
     ranked = []
     for prompt in prompts:
         turns[prompt.category] = turns.get(prompt.category, 0) + 1
-        ranked.append((turns[prompt.category], CATEGORIES.index(prompt.category), prompt))
+        ranked.append((turns[prompt.category], (*CATEGORIES, TEXT).index(prompt.category), prompt))
     return tuple(prompt for _, _, prompt in sorted(ranked, key=lambda item: item[:2])[:count])
 
 
@@ -88,7 +97,7 @@ def _parse(text: str, name: str) -> tuple[Prompt, ...]:
             raise UsageError(f"{place}: question_id {prompt.question_id} stands there for the second time.")
         prompts[prompt.question_id] = prompt
     if not prompts:
-        raise UsageError(f"{name} has no prompts; give a file with one JSON object a line.")
+        raise UsageError(f"{name} has no prompts; give a file with one JSON object or one text a line.")
     return tuple(prompts.values())
 
 

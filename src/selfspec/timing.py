@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from .comparison import Answer, Conditions, Contender, answer
 from .prompts import Prompt
 from .runtime.model import Model
+
+C = TypeVar("C")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +46,23 @@ class Timing:
 def alternate(
     model: Model, prompt: Prompt, conditions: Conditions, contenders: Sequence[Contender], repeats: int
 ) -> list[Timing]:
-    """A timing for each contender, of which the first is plain decoding.
+    """A timing for each contender, of which the first is plain decoding; they take turns."""
+    answers = take_turns(contenders, repeats, lambda contender: answer(model, prompt, conditions, contender))
+    tokens = max(0, len(answers[0][0].token_ids) - 1)
+    return [_timing(contender, tokens, runs) for contender, runs in zip(contenders, answers, strict=True)]
+
+
+def take_turns(contenders: Sequence[C], repeats: int, run: Callable[[C], T]) -> list[list[T]]:
+    """What ``run`` gives for each contender, ``repeats`` times.
 
     They take turns, and another one begins each time, so that a noisy moment of the machine hits all alike.
     """
-    answers: list[list[Answer]] = [[] for _ in contenders]
+    results: list[list[T]] = [[] for _ in contenders]
     for repeat in range(repeats):
         for turn in range(len(contenders)):
             index = (repeat + turn) % len(contenders)
-            answers[index].append(answer(model, prompt, conditions, contenders[index]))
-    tokens = max(0, len(answers[0][0].token_ids) - 1)
-    return [_timing(contender, tokens, runs) for contender, runs in zip(contenders, answers, strict=True)]
+            results[index].append(run(contenders[index]))
+    return results
 
 
 def _timing(contender: Contender, tokens: int, runs: Sequence[Answer]) -> Timing:

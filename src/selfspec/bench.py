@@ -1,0 +1,172 @@
+"""``selfspec bench``: prompt processing and generation apart, as llama-bench has them, and drafts next to plain
+decoding, alternating in one process. Progress goes to stderr, the report alone to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from dataclasses import dataclass
+
+from . import __version__
+from .bench_report import ArtifactFacts, Costs, Report
+from .bench_rows import PLAIN, Answers, Row, prompt_rows, speed_row
+from .bench_runs import PromptRun, Run, random_ids, run_generation, run_prefill, run_prompt
+from .bench_table import WRITERS
+from .comparison import prompt_ids
+from .errors import UsageError, unknown_name
+from .machine import machine
+from .models.manifest import WEIGHTS_NAME
+from .prompts import Prompt, built_in_prompts, chosen, load_prompts
+from .roofline import COUNTED, roofline_fraction, step_bytes
+from .runtime.drafting import DRAFTERS
+from .runtime.model import Model, load, notify_stderr
+from .runtime.profile import Profile
+from .timing import take_turns
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``prompt_tokens`` and ``new_tokens``: 0 leaves the test out. ``drafts``: next to plain, over ``prompts``."""
+
+    prompt_tokens: int
+    new_tokens: int
+    repeats: int
+    drafts: tuple[str, ...] = ()
+    prompts: tuple[Prompt, ...] = ()
+
+
+def main(args: argparse.Namespace) -> None:
+    """Measure and print what the command line asks for.
+
+    Raises:
+        UsageError: a setting cannot work; nothing was measured.
+    """
+    settings = settings_of(args)
+    report = bench(load(args.artifact, threads=args.threads), settings)
+    print(WRITERS[args.output](report), end="")
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """What the arguments say, as far as it can be checked without a model.
+
+    Raises:
+        UsageError: they cannot work.
+    """
+    for flag, value, least in (("-p", args.prompt_tokens, 0), ("-n", args.new_tokens, 0), ("-r", args.repeats, 1)):
+        if value < least:
+            raise UsageError(f"{flag} {value}: it must be {least} or more.")
+    drafts = _drafts(args.draft)
+    if not args.prompt_tokens and not args.new_tokens:
+        raise UsageError("-p 0 and -n 0 leave nothing to measure; give one of them.")
+    if drafts and args.new_tokens < 3:
+        raise UsageError(f"-n {args.new_tokens}: with --draft it must be 3 or more, or nothing is drafted.")
+    if args.prompts is not None and not drafts:
+        raise UsageError("--prompts has no effect without --draft; say what to compare, for instance --draft auto.")
+    prompts: tuple[Prompt, ...] = ()
+    if drafts:
+        prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
+    return Settings(args.prompt_tokens, args.new_tokens, args.repeats, drafts, prompts)
+
+
+def _drafts(text: str | None) -> tuple[str, ...]:
+    names = () if text is None else tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in DRAFTERS:
+            raise UsageError(f"--draft: {unknown_name('drafter', name, DRAFTERS)}")
+    if len(set(names)) != len(names):
+        raise UsageError(f"--draft {text}: a drafter is named twice; plain decoding is always there to compare with.")
+    return names
+
+
+def bench(model: Model, settings: Settings) -> Report:
+    """Everything that ``settings`` ask for; then the machine, so that its buffer is in no figure of memory.
+
+    Raises:
+        UsageError: it does not fit the model's context.
+    """
+    _check_fits(model, settings)
+    read_bytes = step_bytes(model.artifact)
+    profile = model.profile() if settings.drafts else model.stored_profile()
+    prefill, generation = _speed_runs(model, settings)
+    answers = _answers(model, settings)
+    notify_stderr("read bandwidth ...")
+    found = machine(model.sessions.threads)
+    rows: list[Row] = []
+    if prefill:
+        rows.append(speed_row(f"pp{settings.prompt_tokens}", prefill))
+    if generation:
+        step = statistics.median(run.seconds / run.tokens for run in generation)
+        fraction = roofline_fraction(read_bytes, step, found.bandwidth)
+        rows.append(speed_row(f"tg{settings.new_tokens}", generation, fraction))
+    if answers:
+        rows += prompt_rows(answers)
+    manifest = model.artifact.manifest
+    facts = ArtifactFacts(
+        name=manifest.name,
+        precision=manifest.precision,
+        digest=model.artifact.digest,
+        weights_bytes=manifest.files[WEIGHTS_NAME].size,
+        step_bytes=read_bytes,
+        step_bytes_counted=COUNTED,
+    )
+    return Report(__version__, facts, found, None if profile is None else _costs(profile), tuple(rows))
+
+
+def _check_fits(model: Model, settings: Settings) -> None:
+    context = model.artifact.manifest.model.context_length
+    for flag, value, most in (("-p", settings.prompt_tokens, context), ("-n", settings.new_tokens, context - 2)):
+        if value > most:
+            raise UsageError(f"{flag} {value}: the model's context holds {context} tokens; give at most {most}.")
+    for prompt in settings.prompts:
+        count = len(prompt_ids(model, prompt))
+        if count + settings.new_tokens > context:
+            raise UsageError(
+                f"prompt {prompt.question_id} ({prompt.category}) has {count} tokens, and with -n "
+                f"{settings.new_tokens} more it does not fit the model's context of {context}; leave it out of the "
+                "file, or give a smaller -n."
+            )
+
+
+def _speed_runs(model: Model, settings: Settings) -> tuple[list[Run], list[Run]]:
+    """(prompts, generations), after one of each that does not count."""
+    prefill: list[Run] = []
+    generation: list[Run] = []
+    conversation = model.conversation()
+    if settings.prompt_tokens:
+        ids = random_ids(model, settings.prompt_tokens)
+        notify_stderr(f"pp{settings.prompt_tokens}, {settings.repeats} times ...")
+        run_prefill(conversation, ids)
+        prefill = [run_prefill(conversation, ids) for _ in range(settings.repeats)]
+    if settings.new_tokens:
+        (first,) = random_ids(model, 1)
+        notify_stderr(f"tg{settings.new_tokens}, {settings.repeats} times ...")
+        run_generation(conversation, first, 1)
+        generation = [run_generation(conversation, first, settings.new_tokens) for _ in range(settings.repeats)]
+    return prefill, generation
+
+
+def _answers(model: Model, settings: Settings) -> list[Answers]:
+    """Every prompt with every draft; those whose answers have nothing to time are left out, and told."""
+    names = [PLAIN, *settings.drafts]
+    found: list[Answers] = []
+    for number, prompt in enumerate(settings.prompts, start=1):
+        notify_stderr(f"prompt {number} of {len(settings.prompts)} ({prompt.category}) ...")
+
+        def run(name: str, prompt: Prompt = prompt) -> PromptRun:
+            return run_prompt(model, prompt, settings.new_tokens, "none" if name == PLAIN else name)
+
+        if number == 1:  # does not count
+            take_turns(names, 1, run)
+        columns = take_turns(names, settings.repeats, run)
+        if all(answer.tokens > 0 for column in columns for answer in column):
+            found.append(Answers(prompt.category, dict(zip(names, columns, strict=True))))
+        else:
+            notify_stderr(f"prompt {prompt.question_id} is left out: an answer of one token has no speed.")
+    return found
+
+
+def _costs(profile: Profile) -> Costs:
+    return Costs(
+        verify={rows: profile.verify_cost(rows) for rows in profile.step_seconds},
+        draft={layer: profile.draft_cost(layer) for layer in profile.exits},
+    )

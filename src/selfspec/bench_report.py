@@ -1,0 +1,41 @@
+"""What a benchmark found, with everything that its numbers depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .bench_rows import Row
+from .machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFacts:
+    """``digest``: sha256 of the manifest, which names that of every file. ``step_bytes``: what a plain step reads of
+    the ``weights_bytes`` of weights.bin, counted as ``step_bytes_counted`` says."""
+
+    name: str
+    precision: str
+    digest: str
+    weights_bytes: int
+    step_bytes: int
+    step_bytes_counted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """From the profile, in units of a one-row pass. ``verify``: V(m), rows → a pass over them. ``draft``: c, exit layer
+    → a draft step through it."""
+
+    verify: dict[int, float]
+    draft: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``costs`` is None where no profile was measured or needed."""
+
+    selfspec: str
+    artifact: ArtifactFacts
+    machine: Machine
+    costs: Costs | None
+    rows: tuple[Row, ...]

@@ -1,0 +1,111 @@
+"""What ``selfspec bench`` times: a prompt, plain steps, and prompts answered with a drafter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .comparison import prompt_ids
+from .prompts import Prompt
+from .runtime.conversation import Conversation
+from .runtime.drafters.base import Draft, Drafter, NoDrafter, Round
+from .runtime.drafting import DraftOptions, make_drafter
+from .runtime.engine import decode
+from .runtime.model import Model
+from .runtime.sampling import Sampling
+from .runtime.stats import memory_bytes, peak_rss_bytes, reset_peak_rss
+
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``tokens`` took ``seconds``. Bytes: ``peak_rss`` while it ran, where the system lets that begin anew, else since
+    the process began; ``pss`` after it, None where the system does not say."""
+
+    tokens: int
+    seconds: float
+    peak_rss: int
+    pss: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRun(Run):
+    """A prompt's answer; ``tokens`` and ``seconds`` are those after the first token, ``rounds`` those after it too.
+    ``draft_seconds``: spent in ``propose``."""
+
+    token_ids: tuple[int, ...]
+    ttft_seconds: float
+    rounds: tuple[Round, ...]
+    draft_seconds: float
+
+    @property
+    def seconds_per_token(self) -> float:
+        return self.seconds / self.tokens
+
+
+class TimedDrafter:
+    """Another drafter, and how long it took to propose."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.seconds = 0.0
+
+    def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
+        started = time.perf_counter()
+        draft = self._drafter.propose(conversation, max_tokens)
+        self.seconds += time.perf_counter() - started
+        return draft
+
+    def observe(self, result: Round) -> None:
+        self._drafter.observe(result)
+
+
+def random_ids(model: Model, count: int) -> list[int]:
+    """The same ``count`` ids each time, drawn evenly from the vocabulary."""
+    vocab = model.artifact.manifest.model.vocab_size
+    found: list[int] = np.random.default_rng(_SEED).integers(0, vocab, count).tolist()
+    return found
+
+
+def run_prefill(conversation: Conversation, ids: Sequence[int]) -> Run:
+    """A prompt of ``ids``, from nothing to the logits of its last token."""
+    conversation.truncate(0)
+    reset_peak_rss()
+    started = time.perf_counter()
+    conversation.prefill(ids)
+    return Run(len(ids), time.perf_counter() - started, peak_rss_bytes(), memory_bytes("Pss"))
+
+
+def run_generation(conversation: Conversation, first: int, count: int) -> Run:
+    """``count`` plain steps behind a prompt of one token, whatever they say: an end of sequence does not stop them."""
+    conversation.truncate(0)
+    reset_peak_rss()
+    rounds = decode(conversation, conversation.prefill([first]), NoDrafter(), Sampling(), count + 1, frozenset())
+    next(rounds)  # the prompt's own token
+    started = time.perf_counter()
+    for _ in rounds:
+        pass
+    return Run(count, time.perf_counter() - started, peak_rss_bytes(), memory_bytes("Pss"))
+
+
+def run_prompt(model: Model, prompt: Prompt, max_new_tokens: int, draft: str) -> PromptRun:
+    """A greedy answer, in a conversation of its own."""
+    drafter = TimedDrafter(make_drafter(DraftOptions(draft), model.artifact.manifest, model.profile))
+    reset_peak_rss()
+    stream = model.stream_ids(prompt_ids(model, prompt), max_new_tokens=max_new_tokens, draft=drafter)
+    token_ids = tuple(token.id for token in stream)
+    stats = stream.result.stats
+    return PromptRun(
+        tokens=len(token_ids) - 1,
+        seconds=stats.decode_seconds,
+        peak_rss=peak_rss_bytes(),
+        pss=memory_bytes("Pss"),
+        token_ids=token_ids,
+        ttft_seconds=stats.ttft_seconds,
+        rounds=tuple(stream.rounds[1:]),
+        draft_seconds=drafter.seconds,
+    )

@@ -1,0 +1,147 @@
+"""A benchmark's report as text: Markdown, CSV, JSON, or one JSON object a line. Every form has every fact."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from .bench_report import Report
+from .bench_rows import Row
+
+_NONE = "-"
+_MB = 1e6
+_SHOWN_POSITIONS = 5
+
+Columns = tuple[tuple[str, Callable[[Row], str]], ...]
+
+
+def markdown(report: Report) -> str:
+    """Tables for people, rounded; then the facts. Acceptance by position is cut after a few; JSON and CSV have all."""
+    speed = [row for row in report.rows if row.category is None]
+    answers = [row for row in report.rows if row.category is not None]
+    tables = [_table(columns, rows) for columns, rows in ((_SPEED, speed), (_ANSWERS, answers)) if rows]
+    return "\n\n".join([*tables, "\n".join(f"- {line}" for line in _facts(report))]) + "\n"
+
+
+def as_csv(report: Report) -> str:
+    """A line a row, each with all facts. Lists are separated by blanks, and of mappings ``key:value`` is an entry."""
+    shared = {f"{part}_{key}": value for part, facts in _parts(report).items() for key, value in facts.items()}
+    lines = [asdict(row) | shared for row in report.rows]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in line.items()} for line in lines)
+    return out.getvalue()
+
+
+def as_json(report: Report) -> str:
+    """One object: the fields of :class:`Report`."""
+    return json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
+
+
+def as_jsonl(report: Report) -> str:
+    """An object a row, each with all facts."""
+    shared = _parts(report)
+    return "".join(json.dumps(asdict(row) | shared, ensure_ascii=False) + "\n" for row in report.rows)
+
+
+WRITERS: dict[str, Callable[[Report], str]] = {
+    "md": markdown, "csv": as_csv, "json": as_json, "jsonl": as_jsonl,
+}  # fmt: skip
+
+
+def _parts(report: Report) -> dict[str, dict[str, Any]]:
+    costs = {"verify": None, "draft": None} if report.costs is None else asdict(report.costs)
+    artifact = asdict(report.artifact) | {"selfspec": report.selfspec}
+    return {"artifact": artifact, "machine": asdict(report.machine), "costs": costs}
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}:{item}" for key, item in value.items())
+    return " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _table(columns: Columns, rows: Sequence[Row]) -> str:
+    lines = [[name for name, _ in columns], ["---"] * len(columns)]
+    lines += [[cell(row) for _, cell in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _facts(report: Report) -> list[str]:
+    found, artifact, costs = report.machine, report.artifact, report.costs
+    lines = [
+        f"artifact: {artifact.name} {artifact.precision}, sha256 {artifact.digest}",
+        f"CPU: {found.cpu}, {found.cores} core(s), {found.cpus} CPU(s), {found.threads} thread(s) used",
+        f"ISA: {' '.join(found.isa) or 'not known'}",
+        f"read bandwidth: {found.bandwidth / 1e9:.1f} GB/s ({found.bandwidth_method})",
+        f"bytes of a step: {_megabytes(artifact.step_bytes)} of {_megabytes(artifact.weights_bytes)} MB of weights.bin; "
+        + artifact.step_bytes_counted,
+        f"peak RSS: of {found.peak_rss_of}; all drafts share one process",
+        f"selfspec {report.selfspec}, ONNX Runtime {found.onnxruntime}, NumPy {found.numpy}",
+    ]
+    if costs is not None:
+        lines.append("V(m): " + _pairs(costs.verify))
+        lines.append("c by exit layer: " + _pairs(costs.draft))
+    return lines
+
+
+def _pairs(costs: Mapping[int, float]) -> str:
+    return ", ".join(f"{key}: {value:.2f}" for key, value in costs.items())
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return _NONE if value is None else f"{value:.{digits}f}"
+
+
+def _speed(row: Row) -> str:
+    return f"{row.mean:.2f} ± {_number(row.sd)}"
+
+
+def _megabytes(value: int | None) -> str:
+    return _NONE if value is None else f"{value / _MB:.0f}"
+
+
+def _speed_up(row: Row) -> str:
+    if row.speed_up_low is None or row.speed_up_high is None:
+        return _number(row.speed_up)
+    return f"{_number(row.speed_up)} [{row.speed_up_low:.2f}, {row.speed_up_high:.2f}]"
+
+
+def _positions(row: Row) -> str:
+    shown = [f"{share:.2f}" for share in row.acceptance_by_position[:_SHOWN_POSITIONS]]
+    return " ".join(shown + ["..."] * (len(row.acceptance_by_position) > _SHOWN_POSITIONS)) or _NONE
+
+
+def _same_text(row: Row) -> str:
+    return _NONE if row.same_text is None else f"{row.same_text} of {row.prompts}"
+
+
+_SPEED: Columns = (
+    ("test", lambda row: row.test),
+    ("tok/s", _speed),
+    ("median", lambda row: _number(row.median)),
+    ("of bandwidth", lambda row: _number(row.roofline)),
+    ("peak RSS MB", lambda row: _megabytes(row.peak_rss_bytes)),
+    ("PSS MB", lambda row: _megabytes(row.pss_bytes)),
+)
+_ANSWERS: Columns = (
+    ("category", lambda row: str(row.category)),
+    ("draft", lambda row: row.draft),
+    ("prompts", lambda row: str(row.prompts)),
+    ("tok/s", _speed),
+    ("median", lambda row: _number(row.median)),
+    ("speed-up [95 %]", _speed_up),
+    ("accepted", lambda row: _number(row.acceptance_rate)),
+    ("by position", _positions),
+    ("tokens/round", lambda row: _number(row.tokens_per_round)),
+    ("draft share", lambda row: _number(row.draft_share)),
+    ("TTFT ms", lambda row: _number(row.ttft_ms, 1)),
+    ("same text", _same_text),
+    ("peak RSS MB", lambda row: _megabytes(row.peak_rss_bytes)),
+    ("PSS MB", lambda row: _megabytes(row.pss_bytes)),
+)
