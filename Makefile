@@ -1,7 +1,7 @@
 # What a newcomer and what CI runs. Needs GNU make, a POSIX shell and Python 3.11 or newer.
 #   PYTHON=path     the Python to prefer
 #   REFERENCE=0     no torch: the tests that compare with it are left out, by name
-#   PROMPTS=file    for lossless: prompts in Spec-Bench's jsonl format
+#   PROMPTS=file    for lossless: prompts in Spec-Bench's jsonl format, or a text a line
 #   MODEL=alias     for lossless: smollm2-135m (the default) or gemma3-270m
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3 python

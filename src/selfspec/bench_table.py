@@ -79,7 +79,7 @@ def _facts(report: Report) -> list[str]:
         f"CPU: {found.cpu}, {found.cores} core(s), {found.cpus} CPU(s), {found.threads} thread(s) used",
         f"ISA: {' '.join(found.isa) or 'not known'}",
         f"read bandwidth: {found.bandwidth / 1e9:.1f} GB/s ({found.bandwidth_method})",
-        f"bytes of a step: {_megabytes(artifact.step_bytes)} of {_megabytes(artifact.weights_bytes)} MB of weights.bin; "
+        f"bytes of a step: {_megabytes(artifact.step_bytes)} of {_megabytes(artifact.weights_bytes)} MB; "
         + artifact.step_bytes_counted,
         f"peak RSS: of {found.peak_rss_of}; all drafts share one process",
         f"selfspec {report.selfspec}, ONNX Runtime {found.onnxruntime}, NumPy {found.numpy}",

@@ -50,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog=_PROG, description="Compare drafted text with plain text, token for token. Takes a while.")
     parser.add_argument("--model", default=MODEL, metavar="ALIAS", help=f"installed weights (default: {MODEL})")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="prompts in Spec-Bench's jsonl (default: our own)")
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="Spec-Bench's jsonl, or a text a line (default: our own)"
+    )
     parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="P,P,...", help="default: fp32,int8,int4")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default: 96, or 32 with --quick")
     parser.add_argument("--quick", action="store_true", help="one prompt a category and few tokens")

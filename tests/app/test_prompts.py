@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from selfspec.errors import UsageError
-from selfspec.prompts import CATEGORIES, Prompt, built_in_prompts, chosen, load_prompts, spec_bench_ids, spread
+from selfspec.prompts import CATEGORIES, TEXT, Prompt, built_in_prompts, chosen, load_prompts, spec_bench_ids, spread
 
 
 def _line(question_id: Any = 1, category: Any = "qa", turns: Any = ("What is tea?",)) -> str:
@@ -110,3 +110,27 @@ def test_spread_takes_every_category_in_turn() -> None:
     assert [p.category for p in spread(prompts, 8)] == [*CATEGORIES, *CATEGORIES[:2]]
     assert len(set(spread(prompts, 8))) == 8
     assert sorted(spread(prompts, 99), key=lambda p: p.question_id) == list(prompts)
+
+
+def test_a_text_a_line_is_a_prompt_a_line(tmp_path: Path) -> None:
+    """Blank lines are none, but count: a prompt is named by its line."""
+    path = _write(tmp_path, "What is tea? ", "", "A {brace} inside\r", "[1]")
+    assert load_prompts(path) == (
+        Prompt(1, TEXT, "What is tea?"),
+        Prompt(3, TEXT, "A {brace} inside"),
+        Prompt(4, TEXT, "[1]"),
+    )
+
+
+def test_what_begins_with_a_brace_is_jsonl(tmp_path: Path) -> None:
+    """Blank lines first, or a mistake in it, do not make it plain text."""
+    assert load_prompts(_write(tmp_path, "", f" {_line()}")) == (Prompt(1, "qa", "What is tea?"),)
+    with pytest.raises(UsageError, match="line 1 is not valid JSON"):
+        load_prompts(_write(tmp_path, "{'question_id': 1}"))
+
+
+def test_many_lines_of_text_are_not_taken_for_spec_bench(tmp_path: Path) -> None:
+    """Their numbers are those of lines, and contain all of Spec-Bench's chosen ids."""
+    found = load_prompts(_write(tmp_path, *["x"] * 600))
+    assert chosen(found) == found
+    assert spread(found, 2) == found[:2]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from selfspec import load
 from selfspec.errors import ArtifactError
-from selfspec.runtime.external_data import check_external_data
+from selfspec.runtime.external_data import Place, check_external_data, external_tensors
 
 if TYPE_CHECKING:
     from tests.conftest import Toy
@@ -186,3 +186,10 @@ def test_bytes_of_another_format_are_not_loaded(fp32: Toy, tmp_path: Path, monke
 
 def moved(place: Any) -> ir.ExternalTensor:
     return ir.ExternalTensor("other.bin", place.offset, place.length, place.dtype, shape=place.shape, name=place.name)
+
+
+def test_places_are_told_with_their_names() -> None:
+    """Which bytes a step reads is counted by them."""
+    named = field(8, b"rotary.cos") + at(offset="64")
+    assert list(external_tensors(model((7, 5), named), SIZE)) == [Place("rotary.cos", 64, 256)]
+    assert list(external_tensors(model((7, 5), tensor(external=False)), SIZE)) == []

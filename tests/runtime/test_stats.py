@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from selfspec.runtime.drafters.base import Round
-from selfspec.runtime.stats import Stats, memory_bytes, peak_rss_bytes
+from selfspec.runtime.stats import Stats, memory_bytes, peak_rss_bytes, reset_peak_rss
 
 
 def test_rounds_are_summed_without_the_prompts_own_prediction() -> None:
@@ -54,3 +55,14 @@ def test_memory_of_the_process_is_read_from_the_kernel() -> None:
         assert found is not None
         assert 2**20 < found <= 2 * peak_rss_bytes()
     assert memory_bytes("NoSuchField") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux only")
+def test_a_peak_can_begin_anew() -> None:
+    """Else one draft's peak stays with all that are measured after it."""
+    block = np.ones(64 * 2**20, dtype=np.uint8)
+    high = peak_rss_bytes()
+    del block
+    if not reset_peak_rss():
+        pytest.skip("this kernel keeps the peak")
+    assert peak_rss_bytes() < high - 32 * 2**20

@@ -1,0 +1,182 @@
+"""``selfspec bench`` on a toy, end to end, and one sentence for what cannot work. No speeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfspec import bench as module
+from selfspec.bench import Settings, bench
+from selfspec.bench_runs import run_generation, run_prefill, run_prompt
+from selfspec.cli import main
+from selfspec.machine import Machine
+from selfspec.prompts import Prompt
+from selfspec.runtime.drafters.base import Draft, Round
+
+TEXT = "It is not the wind that worries me, it is not the wind that"
+SHORT = ["-t", "1", "-p", "16", "-n", "8", "-r", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _short_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real loop, for a moment."""
+    real = module.machine
+
+    def short(threads: int) -> Machine:
+        return real(threads, seconds=0.01)
+
+    monkeypatch.setattr(module, "machine", short)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.txt"
+    path.write_text(f"{TEXT}\n\nwhat comes after it, and what comes\n", encoding="utf-8")
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    try:
+        code = main(["bench", *argv])
+    except SystemExit as stop:  # argparse
+        code = int(stop.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def rows_of(form: str, out: str) -> list[dict[str, Any]]:
+    if form == "csv":
+        return list(csv.DictReader(io.StringIO(out)))
+    if form == "json":
+        return list(json.loads(out)["rows"])
+    return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_drafts_in_turn_next_to_plain(capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str, form: str) -> None:
+    code, out, err = run(capsys, str(fp32.folder), *SHORT, "--draft", "none,prompt-lookup", "--prompts", prompts,
+                         "-o", form)  # fmt: skip
+    assert code == 0
+    rows = rows_of(form, out)
+    assert [(r["test"], r["draft"]) for r in rows] == [
+        ("pp16", "plain"), ("tg8", "plain"), ("prompts", "plain"), ("prompts", "none"), ("prompts", "prompt-lookup"),
+    ]  # fmt: skip
+    assert [int(r["tokens"]) for r in rows[:2]] == [32, 16]
+    assert all(int(r["repeats"]) == 2 and float(r["mean"]) > 0 and int(r["peak_rss_bytes"]) > 0 for r in rows)
+    assert float(rows[1]["roofline"]) > 0
+    for row in rows[3:]:
+        assert 0 < float(row["speed_up_low"]) <= float(row["speed_up"]) <= float(row["speed_up_high"])
+        assert int(row["same_text"]) == int(row["prompts"]) == 2
+        assert 0 < float(row["draft_share"]) < 1
+        assert float(row["ttft_ms"]) > 0
+    assert fp32.model.artifact.digest in out
+    assert "NumPy max of int64" in out
+    assert "prompt 2 of 2 (text)" in err
+    assert "prompt 2 of 2" not in out
+
+
+def test_markdown_has_both_tables_and_the_facts(capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str) -> None:
+    code, out, _ = run(capsys, str(fp32.folder), *SHORT, "--draft", "none,prompt-lookup", "--prompts", prompts)
+    assert code == 0
+    for word in ("| pp16 |", "| tg8 |", "| text | plain |", "| text | none |", "| text | prompt-lookup |",
+                 "- CPU: ", "- ISA: ", "- read bandwidth: ", "- V(m): 1: 1.00", "- c by exit layer: 2: ",
+                 fp32.model.artifact.digest):  # fmt: skip
+        assert word in out
+
+
+def test_without_drafts_only_prompt_and_generation(capsys: pytest.CaptureFixture[str], fp32: Any) -> None:
+    _, out, _ = run(capsys, str(fp32.folder), *SHORT, "-o", "json")
+    assert [row["test"] for row in json.loads(out)["rows"]] == ["pp16", "tg8"]
+    _, out, _ = run(capsys, str(fp32.folder), *SHORT, "-p", "0", "-o", "jsonl")
+    assert [json.loads(line)["test"] for line in out.splitlines()] == ["tg8"]
+    _, out, _ = run(capsys, str(fp32.folder), *SHORT, "-n", "0", "-o", "jsonl")
+    assert [json.loads(line)["test"] for line in out.splitlines()] == ["pp16"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        (["-p", "-1"], "-p -1: it must be 0 or more"),
+        (["-n", "-1"], "-n -1: it must be 0 or more"),
+        (["-r", "0"], "-r 0: it must be 1 or more"),
+        (["-p", "0", "-n", "0"], "leave nothing to measure"),
+        (["-p", "x"], "invalid int value"),
+        (["-o", "xml"], "invalid choice"),
+        (["-t", "0"], "--threads 0"),
+        (["-p", "9999"], "-p 9999: the model's context holds 256 tokens; give at most 256"),
+        (["-n", "255"], "-n 255: the model's context holds 256 tokens; give at most 254"),
+        (["--draft", "lookup"], "unknown drafter 'lookup'"),
+        (["--draft", "none,,auto"], "unknown drafter ''"),
+        (["--draft", "none,none"], "a drafter is named twice"),
+        (["--draft", "none", "-n", "2"], "-n 2: with --draft it must be 3 or more"),
+        (["--prompts", "x.txt"], "--prompts has no effect without --draft"),
+        (["--draft", "none", "--prompts", "no/such/file"], "no/such/file cannot be read"),
+        (["--draft", "none"], "it does not fit the model's context of 256"),
+    ],
+)
+def test_what_cannot_work_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], fp32: Any, argv: list[str], found: str
+) -> None:
+    """Before anything is measured: nothing but the sentence is said."""
+    code, out, err = run(capsys, str(fp32.folder), *SHORT, *argv)
+    assert (code, out) == (2, "")
+    assert found in err
+    assert err.count("\n") == 1
+
+
+def test_a_missing_artifact_is_no_usage_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, str(tmp_path / "none"))
+    assert (code, out) == (1, "")
+    assert "there is no artifact" in err
+
+
+def test_generation_goes_on_behind_an_end_of_sequence(make_toy: Any, tools: Any) -> None:
+    """Else random weights, or a model at a loss without a prompt, would be timed over fewer steps than are said."""
+    toy = make_toy(tools.spec(eos=list(range(320))), precision="fp32")
+    conversation = toy.model.conversation()
+    assert run_generation(conversation, 5, 8).tokens == 8
+    assert len(conversation.tokens) == 1 + 1 + 8
+    assert conversation.kv.length == 1 + 8
+
+
+def test_a_prompt_is_run_from_nothing_each_time(fp32: Any) -> None:
+    """Rows that are still there would make the second one free."""
+    conversation = fp32.model.conversation()
+    for _ in range(2):
+        assert run_prefill(conversation, [5, 6, 7]).tokens == 3
+        assert conversation.tokens == [5, 6, 7]
+
+
+def test_answers_of_one_token_are_left_out_and_told(
+    make_toy: Any, tools: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing divided by nothing."""
+    toy = make_toy(tools.spec(eos=list(range(320))), precision="fp32")
+    report = bench(toy.model, Settings(0, 4, 1, ("none",), (Prompt(7, "qa", "hello"),)))
+    assert [row.test for row in report.rows] == ["tg4"]
+    assert "prompt 7 is left out" in capsys.readouterr().err
+
+
+def test_time_of_drafting_is_what_propose_takes(fp32: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drafter inside hears everything, and the answer is its own."""
+    proposals, heard = [], []
+
+    class Inner:
+        def propose(self, conversation: Any, max_tokens: int) -> Draft:
+            proposals.append(max_tokens)
+            return Draft((5,)) if max_tokens else Draft()
+
+        def observe(self, result: Round) -> None:
+            heard.append(result)
+
+    monkeypatch.setattr("selfspec.bench_runs.make_drafter", lambda *args: Inner())
+    found = run_prompt(fp32.model, Prompt(1, "qa", TEXT), 8, "none")
+    assert list(found.rounds) == heard
+    assert len(proposals) == len(heard) > 0
+    assert 0 < found.draft_seconds < sum(r.seconds for r in found.rounds)
+    assert found.tokens == len(found.token_ids) - 1 == sum(len(r.tokens) for r in found.rounds)
