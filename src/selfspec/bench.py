@@ -19,6 +19,7 @@ from .models.manifest import WEIGHTS_NAME
 from .prompts import Prompt, built_in_prompts, chosen, load_prompts
 from .roofline import COUNTED, roofline_fraction, step_bytes
 from .runtime.drafting import DRAFTERS
+from .runtime.exit_policy import best_exit
 from .runtime.model import Model, load, notify_stderr
 from .runtime.profile import Profile
 from .timing import take_turns
@@ -166,7 +167,9 @@ def _answers(model: Model, settings: Settings) -> list[Answers]:
 
 
 def _costs(profile: Profile) -> Costs:
+    best = best_exit(profile)
     return Costs(
         verify={rows: profile.verify_cost(rows) for rows in profile.step_seconds},
         draft={layer: profile.draft_cost(layer) for layer in profile.exits},
+        best_exit=None if best is None else best.exit_layer,
     )

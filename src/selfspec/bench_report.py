@@ -24,10 +24,12 @@ class ArtifactFacts:
 @dataclass(frozen=True, slots=True)
 class Costs:
     """From the profile, in units of a one-row pass. ``verify``: V(m), rows → a pass over them. ``draft``: c, exit layer
-    → a draft step through it."""
+    → a draft step through it. ``best_exit``: the layer that ``early-exit`` drafts through, None where no exit was
+    measured."""
 
     verify: dict[int, float]
     draft: dict[int, float]
+    best_exit: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ WRITERS: dict[str, Callable[[Report], str]] = {
 
 
 def _parts(report: Report) -> dict[str, dict[str, Any]]:
-    costs = {"verify": None, "draft": None} if report.costs is None else asdict(report.costs)
+    costs = dict.fromkeys(("verify", "draft", "best_exit")) if report.costs is None else asdict(report.costs)
     artifact = asdict(report.artifact) | {"selfspec": report.selfspec}
     return {"artifact": artifact, "machine": asdict(report.machine), "costs": costs}
 
@@ -86,7 +86,8 @@ def _facts(report: Report) -> list[str]:
     ]
     if costs is not None:
         lines.append("V(m): " + _pairs(costs.verify))
-        lines.append("c by exit layer: " + _pairs(costs.draft))
+        chosen = "" if costs.best_exit is None else f"; early-exit drafts through {costs.best_exit}"
+        lines.append(f"c by exit layer: {_pairs(costs.draft)}{chosen}")
     return lines
 
 

@@ -14,7 +14,7 @@ from selfspec import bench as module
 from selfspec.bench import Settings, bench
 from selfspec.bench_runs import run_generation, run_prefill, run_prompt
 from selfspec.cli import main
-from selfspec.machine import Machine
+from selfspec.machine import Machine, machine
 from selfspec.prompts import Prompt
 from selfspec.runtime.drafters.base import Draft, Round
 
@@ -25,10 +25,9 @@ SHORT = ["-t", "1", "-p", "16", "-n", "8", "-r", "2"]
 @pytest.fixture(autouse=True)
 def _short_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real loop, for a moment."""
-    real = module.machine
 
     def short(threads: int) -> Machine:
-        return real(threads, seconds=0.01)
+        return machine(threads, seconds=0.01)
 
     monkeypatch.setattr(module, "machine", short)
 

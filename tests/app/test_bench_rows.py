@@ -81,6 +81,8 @@ def test_plain_against_itself_contains_one() -> None:
     ]
     (_, found) = prompt_rows(answers)
     assert found.speed_up == pytest.approx(1.0)
+    assert found.speed_up_low is not None
+    assert found.speed_up_high is not None
     assert found.speed_up_low < 1.0 < found.speed_up_high
     assert found.same_text == 8
 

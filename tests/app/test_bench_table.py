@@ -18,7 +18,7 @@ REPORT = Report(
     selfspec="9.9",
     artifact=ArtifactFacts("toy", "int4", "abc", 5_000_000, 4_000_000, "everything"),
     machine=Machine("Fast", ("avx2", "fma"), 2, 4, 2, 3.21e10, "by hand", "1.2", "2.3", "each run"),
-    costs=Costs({1: 1.0, 2: 1.25}, {3: 0.5}),
+    costs=Costs({1: 1.0, 2: 1.25}, {3: 0.5}, 3),
     rows=(
         Row("pp16", "plain", None, None, 2, 32, 100.126, 1.5, 100.0, peak_rss_bytes=87_600_000),
         Row("tg8", "plain", None, None, 1, 8, 50.0, None, 50.0, 0.625, peak_rss_bytes=1_000_000, pss_bytes=500_000),
@@ -53,7 +53,7 @@ MARKDOWN = """\
 - peak RSS: of each run; all drafts share one process
 - selfspec 9.9, ONNX Runtime 1.2, NumPy 2.3
 - V(m): 1: 1.00, 2: 1.25
-- c by exit layer: 3: 0.50
+- c by exit layer: 3: 0.50; early-exit drafts through 3
 """
 FIELDS = (
     "test,draft,category,prompts,repeats,tokens,mean,sd,median,roofline,speed_up,speed_up_low,speed_up_high,"
@@ -61,7 +61,7 @@ FIELDS = (
     "artifact_name,artifact_precision,artifact_digest,artifact_weights_bytes,artifact_step_bytes,"
     "artifact_step_bytes_counted,artifact_selfspec,machine_cpu,machine_isa,machine_cores,machine_cpus,machine_threads,"
     "machine_bandwidth,machine_bandwidth_method,machine_onnxruntime,machine_numpy,machine_peak_rss_of,"
-    "costs_verify,costs_draft"
+    "costs_verify,costs_draft,costs_best_exit"
 )
 FACTS = "toy,int4,abc,5000000,4000000,everything,9.9,Fast,avx2 fma,2,4,2,32100000000.0,by hand,1.2,2.3,each run"
 
@@ -80,10 +80,10 @@ def test_markdown_leaves_out_what_was_not_measured() -> None:
 def test_csv() -> None:
     lines = as_csv(REPORT).splitlines()
     assert lines[0] == FIELDS
-    assert lines[1] == f"pp16,plain,,,2,32,100.126,1.5,100.0,{',' * 10}87600000,,{FACTS},1:1.0 2:1.25,3:0.5"
+    assert lines[1] == f"pp16,plain,,,2,32,100.126,1.5,100.0,{',' * 10}87600000,,{FACTS},1:1.0 2:1.25,3:0.5,3"
     assert lines[4] == (
         "prompts,auto,qa,3,2,60,20.0,0.25,20.5,,2.0,1.9,2.125,0.75,0.9 0.8 0.7 0.6 0.5 0.4,3.5,0.125,9.0,2,2000000,"
-        f"1000000,{FACTS},1:1.0 2:1.25,3:0.5"
+        f"1000000,{FACTS},1:1.0 2:1.25,3:0.5,3"
     )
     assert len(lines) == 1 + len(REPORT.rows)
 
@@ -101,7 +101,7 @@ def test_json_is_the_report() -> None:
     assert text.startswith('{\n  "selfspec": "9.9",\n  "artifact": {\n    "name": "toy",\n')
     assert text.endswith("}\n")
     assert list(data) == ["selfspec", "artifact", "machine", "costs", "rows"]
-    assert data["costs"] == {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}}
+    assert data["costs"] == {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}
     assert data["rows"][3]["acceptance_by_position"] == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
 
 
@@ -116,7 +116,7 @@ def test_every_line_of_jsonl_has_all_facts() -> None:
         '"step_bytes": 4000000, "step_bytes_counted": "everything", "selfspec": "9.9"}, '
         '"machine": {"cpu": "Fast", "isa": ["avx2", "fma"], "cores": 2, "cpus": 4, "threads": 2, '
         '"bandwidth": 32100000000.0, "bandwidth_method": "by hand", "onnxruntime": "1.2", "numpy": "2.3", '
-        '"peak_rss_of": "each run"}, "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}}}'
+        '"peak_rss_of": "each run"}, "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}}'
     )
     for line in lines:
         data = json.loads(line)
