@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from selfspec import bench as module
 from selfspec.bench import Settings, bench
-from selfspec.bench_runs import run_generation, run_prefill, run_prompt
+from selfspec.bench_runs import TimedDrafter, run_generation, run_prefill, run_prompt
 from selfspec.cli import main
 from selfspec.machine import Machine, machine
 from selfspec.prompts import Prompt
-from selfspec.runtime.drafters.base import Draft, Round
+from selfspec.runtime.drafters.base import Draft, NoDrafter, Round
 
 TEXT = "It is not the wind that worries me, it is not the wind that"
 SHORT = ["-t", "1", "-p", "16", "-n", "8", "-r", "2"]
@@ -159,6 +161,16 @@ def test_answers_of_one_token_are_left_out_and_told(
     report = bench(toy.model, Settings(0, 4, 1, ("none",), (Prompt(7, "qa", "hello"),)))
     assert [row.test for row in report.rows] == ["tg4"]
     assert "prompt 7 is left out" in capsys.readouterr().err
+
+
+def test_time_of_drafting_is_summed(fp32: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last proposal's alone would be a share of next to nothing. A clock that goes on by a second at each look."""
+    looks = itertools.count()
+    monkeypatch.setattr("selfspec.bench_runs.time", SimpleNamespace(perf_counter=lambda: float(next(looks))))
+    drafter = TimedDrafter(NoDrafter())
+    for _ in range(3):
+        drafter.propose(fp32.model.conversation(), 4)
+    assert drafter.seconds == 3.0
 
 
 def test_time_of_drafting_is_what_propose_takes(fp32: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,13 @@ def test_two_prompts_reach_from_one_ratio_to_the_other() -> None:
     assert found == Interval(1.0, 3.0)
 
 
+def test_the_level_is_95_percent() -> None:
+    """One prompt of three is drawn three times in 1 of 27 resamples, more than the 2.5 % above and less than 5 %; one of
+    four is drawn four times in 0.4 %, and three times or more in 5.1 %."""
+    assert ratio_interval([1.0, 1.0, 4.0], [1.0] * 3) == Interval(1.0, 4.0)
+    assert ratio_interval([1.0, 1.0, 1.0, 5.0], [1.0] * 4) == Interval(1.0, 4.0)
+
+
 def test_sums_are_divided_and_not_ratios_averaged() -> None:
     """The long prompt decides: between 1 and 10 / 9.1, nowhere near the mean of the ratios, 5.5."""
     over, under = [9.0] * 50 + [1.0], [9.0] * 50 + [0.1]
