@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass
 
 from . import __version__
+from .bench_plot import check_plot, write_plot
 from .bench_report import ArtifactFacts, Costs, Report
 from .bench_rows import PLAIN, Answers, Row, prompt_rows, speed_row
 from .bench_runs import PromptRun, Run, random_ids, run_generation, run_prefill, run_prompt
@@ -43,8 +44,12 @@ def main(args: argparse.Namespace) -> None:
         UsageError: a setting cannot work; nothing was measured.
     """
     settings = settings_of(args)
+    if args.plot is not None:
+        check_plot(args.plot)
     report = bench(load(args.artifact, threads=args.threads), settings)
-    print(WRITERS[args.output](report), end="")
+    print(WRITERS[args.output](report), end="", flush=True)
+    if args.plot is not None:
+        write_plot(report, args.plot)
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
@@ -63,6 +68,8 @@ def settings_of(args: argparse.Namespace) -> Settings:
         raise UsageError(f"-n {args.new_tokens}: with --draft it must be 3 or more, or nothing is drafted.")
     if args.prompts is not None and not drafts:
         raise UsageError("--prompts has no effect without --draft; say what to compare, for instance --draft auto.")
+    if args.plot is not None and not drafts:
+        raise UsageError("--plot draws speed-ups, and there are none without --draft; say what to compare.")
     prompts: tuple[Prompt, ...] = ()
     if drafts:
         prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))

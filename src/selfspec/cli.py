@@ -143,6 +143,7 @@ def _add_bench(commands: Any) -> None:
         metavar="FILE",
         help="for --draft: Spec-Bench's jsonl, or a text a line (default: our own)",
     )
+    sub.add_argument("--plot", type=Path, metavar="FILE", help="draw it too: .png, .svg or .pdf (needs selfspec[plot])")
     sub.set_defaults(command=_bench)
 
 

@@ -90,6 +90,27 @@ def test_markdown_has_both_tables_and_the_facts(capsys: pytest.CaptureFixture[st
         assert word in out
 
 
+def test_a_picture_is_drawn_beside_the_table(
+    capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "bench.png"
+    code, out, _ = run(capsys, str(fp32.folder), *SHORT, "--draft", "none,prompt-lookup", "--prompts", prompts,
+                       "--plot", str(path))  # fmt: skip
+    assert code == 0
+    assert "| text | none |" in out
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_a_picture_is_refused_at_once(
+    capsys: pytest.CaptureFixture[str], fp32: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, out, err = run(capsys, str(fp32.folder), "--draft", "none", "--plot", str(tmp_path / "x.png"))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "pip install 'selfspec[plot]'" in err
+
+
 def test_without_drafts_only_prompt_and_generation(capsys: pytest.CaptureFixture[str], fp32: Any) -> None:
     _, out, _ = run(capsys, str(fp32.folder), *SHORT, "-o", "json")
     assert [row["test"] for row in json.loads(out)["rows"]] == ["pp16", "tg8"]
@@ -117,6 +138,9 @@ def test_without_drafts_only_prompt_and_generation(capsys: pytest.CaptureFixture
         (["--draft", "none", "-n", "2"], "-n 2: with --draft it must be 3 or more"),
         (["--prompts", "x.txt"], "--prompts has no effect without --draft"),
         (["--draft", "none", "--prompts", "no/such/file"], "no/such/file cannot be read"),
+        (["--plot", "x.png"], "--plot draws speed-ups, and there are none without --draft"),
+        (["--draft", "none", "--plot", "x.gif"], "--plot x.gif: its name must end in .png, .svg, .pdf"),
+        (["--draft", "none", "--plot", "no/such/x.png"], "there is no folder no/such"),
         (["--draft", "none"], "it does not fit the model's context of 256"),
     ],
 )

@@ -26,8 +26,8 @@ def test_two_prompts_reach_from_one_ratio_to_the_other() -> None:
 
 
 def test_the_level_is_95_percent() -> None:
-    """One prompt of three is drawn three times in 1 of 27 resamples, more than the 2.5 % above and less than 5 %; one of
-    four is drawn four times in 0.4 %, and three times or more in 5.1 %."""
+    """One prompt of three is drawn three times in 3.7 % of the resamples: above 2.5 %, below 5 %. One of four is drawn
+    four times in 0.4 %, and three times or more in 5.1 %."""
     assert ratio_interval([1.0, 1.0, 4.0], [1.0] * 3) == Interval(1.0, 4.0)
     assert ratio_interval([1.0, 1.0, 1.0, 5.0], [1.0] * 4) == Interval(1.0, 4.0)
 

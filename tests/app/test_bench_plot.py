@@ -1,0 +1,67 @@
+"""The picture of a report: that what is drawn is what was found. How it looks, a person has seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfspec.bench_plot import figure_of, write_plot
+from selfspec.bench_report import ArtifactFacts, Costs, Report
+from selfspec.bench_rows import PLAIN, Row
+from selfspec.machine import Machine
+
+pytest.importorskip("matplotlib")
+
+
+def row(category: str, draft: str, speed_up: float | None, *shares: float) -> Row:
+    low, high = (None, None) if speed_up is None else (speed_up - 0.1, speed_up + 0.2)
+    return Row("prompts", draft, category, 2, 2, 9, 1.0, None, 1.0, None, speed_up, low, high, None, shares)
+
+
+ROWS = (
+    Row("tg8", PLAIN, None, None, 1, 8, 1.0, None, 1.0),
+    row("qa", PLAIN, None), row("qa", "none", 1.0), row("qa", "auto", 1.5, 0.1),
+    row("all", PLAIN, None), row("all", "none", 1.1), row("all", "auto", 2.0, 0.75, 0.5),
+)  # fmt: skip
+REPORT = Report(
+    "0", ArtifactFacts("toy", "int4", "a", 1, 1, ""), Machine("Fast", (), 1, 1, 1, 1.0, "", "", "", ""),
+    Costs({1: 1.0, 2: 1.25, 4: 2.0}, {}, None), ROWS,
+)  # fmt: skip
+
+
+def panels(report: Report) -> tuple[Any, Any, Any]:
+    speed, verify, acceptance = figure_of(report).axes
+    return speed, verify, acceptance
+
+
+def test_bars_stand_over_their_category_and_are_as_high_as_the_speed_up() -> None:
+    speed, _, _ = panels(REPORT)
+    assert [label.get_text() for label in speed.get_xticklabels()] == ["qa", "all"]
+    bars = [(round(bar.get_x() + bar.get_width() / 2), bar.get_height()) for bar in speed.patches]
+    assert bars == [(0, 1.0), (1, 1.1), (0, 1.5), (1, 2.0)]
+    assert [text.get_text() for text in speed.get_legend().get_texts()] == ["none", "auto"]
+
+
+def test_intervals_are_drawn_at_their_bars() -> None:
+    speed, _, _ = panels(REPORT)
+    ends = [tuple(line.get_ydata()) for line in speed.lines if len(set(line.get_xdata())) == 1]
+    assert ends == [pytest.approx((h - 0.1, h + 0.2)) for h in (1.0, 1.1, 1.5, 2.0)]
+    assert speed.get_ylim()[1] > 2.2
+
+
+def test_curves_hold_the_costs_and_the_acceptance_of_all_prompts() -> None:
+    _, verify, acceptance = panels(REPORT)
+    assert list(zip(*verify.lines[0].get_data(), strict=True)) == [(1, 1.0), (2, 1.25), (4, 2.0)]
+    (line,) = acceptance.lines
+    assert (line.get_label(), list(line.get_ydata())) == ("auto", [0.75, 0.5])
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_a_report_of_little_is_a_picture_too(tmp_path: Path, suffix: str) -> None:
+    """No profile, nothing drafted, one prompt: max() of nothing, or a legend of nothing."""
+    lone = Row("prompts", "none", "qa", 1, 1, 9, 1.0, None, 1.0, speed_up=1.0)
+    for rows in ((lone,), ROWS[:1]):
+        write_plot(Report("0", REPORT.artifact, REPORT.machine, None, rows), tmp_path / f"x{suffix}")
+    assert (tmp_path / f"x{suffix}").stat().st_size > 1000
