@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfspec.runtime.drafters.early_exit import EarlyExit
 from selfspec.runtime.exit_policy import (
     Calibration,
     ExitCosts,
@@ -15,6 +19,9 @@ from selfspec.runtime.exit_policy import (
     replay,
 )
 from selfspec.runtime.profile import ExitProfile, Profile
+
+if TYPE_CHECKING:
+    from tests.conftest import Toy
 
 
 def costs(step: float = 0.4, prefix: float = 0.35, slope: float = 0.1) -> ExitCosts:
@@ -135,3 +142,31 @@ def test_the_best_exit_weighs_agreement_against_cost() -> None:
     assert found.exit_layer == 6
     assert found.rate == replay(profile.exits[6], exit_costs(profile, 6), found.num_tokens) > 1.2
     assert best_exit(Profile(steps, 0.02, {}, None)) is None
+
+
+class Recorded:
+    """Keeps what is likely, and remembers what became of it."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, bool]] = []
+
+    def keep(self, confidences: Sequence[float]) -> bool:
+        return confidences[-1] > 0.3
+
+    def go_on(self, confidences: Sequence[float]) -> bool:
+        return True
+
+    def learn(self, confidence: float, accepted: bool) -> None:
+        self.heard.append((confidence, accepted))
+
+
+def test_a_rule_hears_of_every_judged_token_and_of_the_dropped_one(fp32: Toy) -> None:
+    """Dropped tokens are how a rule that became too careful finds out: the round says what came in their place."""
+    rule = Recorded()
+    run = fp32.run(EarlyExit(5, 4, rule=rule), count=80)
+    kept = [hit for confidence, hit in rule.heard if confidence > 0.3]
+    dropped = [hit for confidence, hit in rule.heard if confidence <= 0.3]
+    assert sum(kept) == run.accepted
+    assert len(kept) == run.accepted + sum(r.num_accepted < r.num_drafted for r in run.rounds)
+    assert dropped
+    assert 0 < sum(kept) < len(kept)
