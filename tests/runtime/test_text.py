@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfspec.errors import ArtifactError, UsageError
+from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.text import StreamDecoder, TextCodec
 
 if TYPE_CHECKING:
@@ -186,3 +191,18 @@ def test_what_is_no_text_is_refused(fp32: Toy, text: Any) -> None:
     """Surrogates from an undecodable command line: a TypeError deep inside the tokenizer."""
     with pytest.raises(UsageError):
         fp32.model.codec.encode(text)
+
+
+def test_an_artifact_cannot_cut_or_pad_prompts(fp32: Toy, tmp_path: Path) -> None:
+    """Made by someone else, its tokenizer.json may still hold what ours takes out on export."""
+    folder = Path(shutil.copytree(fp32.folder, tmp_path / "copy"))
+    path = folder / "tokenizer.json"
+    limits = {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | limits))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][path.name] = {
+        "size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    text = "a prompt of more than four tokens, as most are"
+    assert TextCodec(open_artifact(folder)).encode(text) == fp32.model.codec.encode(text)
