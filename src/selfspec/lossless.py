@@ -125,7 +125,9 @@ def groups(model: Model, precision: str, prompts: Sequence[Prompt], max_new_toke
         near = tuple(Check(contender, near_ties=True) for contender in contenders)
         yield Group("not exact", Conditions(max_new_tokens), tuple(prompts), near)
     else:
-        yield Group("exact", exact, spread(prompts, _QUANTISED_PROMPTS), equal)
+        fewer = spread(prompts, _QUANTISED_PROMPTS)
+        beyond = (p for p in prompts if p.question_id == _BEYOND_WINDOW and p not in fewer)
+        yield Group("exact", exact, (*fewer, *beyond), equal)
     few = spread(prompts, _FEW_PROMPTS)
     sampled = Conditions(max_new_tokens, exact=True, temperature=_TEMPERATURE, seed=_SEED)
     yield Group(f"exact T={_TEMPERATURE}", sampled, few, equal)
