@@ -16,9 +16,7 @@ from .exit_policy import Calibration, ExitChoice, ExitCosts, PayingRule, best_ex
 from .profile import Profile, interpolate
 
 _MARGIN = 1.02  # a draft must promise this much before it replaces a plain step
-_EXIT_MARGIN = (
-    1.1  # and an exit this much in the profile, whose replay knows the text that its calibration was counted on
-)
+_EXIT_MARGIN = 1.1  # and an exit this much in the profile, whose replay knows the text that it was calibrated on
 _PROBE_SHARE = 0.005  # of the time spent may go into drafts that do not promise to pay
 _COST_RATE = 0.05  # how fast measured round times replace the profile's
 _PRIOR_COST, _ROUND_MEMORY = 20.0, 0.97  # one-row passes that a prior is worth; of past rounds, at each new one

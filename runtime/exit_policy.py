@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from .profile import ExitProfile, Profile
@@ -119,10 +120,21 @@ def exit_costs(profile: Profile, exit_layer: int, verify: Callable[[int], float]
 
 
 def best_exit(profile: Profile) -> ExitChoice | None:
-    """The exit and draft length that the profile expects most of; None where no exit was measured."""
+    """The exit and draft length that the profile expects most of; None where no exit was measured.
+
+    Every generation asks, and the replays take a tenth of a second: they are done once a profile.
+    """
+    return _best_exit(tuple(profile.step_seconds.items()), profile.hot_head_seconds, tuple(profile.exits.items()))
+
+
+@lru_cache(maxsize=16)
+def _best_exit(
+    steps: tuple[tuple[int, float], ...], hot_head_seconds: float, exits: tuple[tuple[int, ExitProfile], ...]
+) -> ExitChoice | None:
+    profile = Profile(dict(steps), hot_head_seconds, dict(exits), None)
     choices = [
         ExitChoice(k, tokens, replay(found, exit_costs(profile, k), tokens))
-        for k, found in profile.exits.items()
+        for k, found in exits
         for tokens in range(1, MAX_EXIT_TOKENS + 1)
     ]
     return max(choices, key=lambda choice: choice.rate, default=None)
@@ -133,9 +145,9 @@ def replay(found: ExitProfile, costs: ExitCosts, limit: int) -> float:
 
     The text is the model's own; behind a wrong token the exit's further confidences are taken from the right text.
     """
-    rate = 1.0
+    rate, calibration = 1.0, Calibration(zip(found.confidences, found.hits, strict=True))
     for _ in range(_SETTLING):
-        rule = PayingRule(costs, Calibration(zip(found.confidences, found.hits, strict=True)), max(1.0, rate))
+        rule = PayingRule(costs, calibration, max(1.0, rate))
         position, tokens, cost = 0, 0, 0.0
         while position < len(found.hits):
             confidences = found.confidences[position : position + limit]
