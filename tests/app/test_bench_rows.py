@@ -68,7 +68,7 @@ def test_speed_up_is_time_per_token_by_medians_weighted_by_plains_lengths() -> N
     plain, lookup = prompt_rows(answers)
     assert lookup.speed_up == pytest.approx((1.0 + 6.0) / (0.5 + 6.0))
     assert lookup.speed_up_low == pytest.approx(1.0)
-    assert lookup.speed_up_high == pytest.approx(2.0)
+    assert lookup.speed_up_high > 2.0, "plain's slow repeat may be drawn twice"
     assert (plain.speed_up, plain.speed_up_low, plain.same_text) == (None, None, None)
     assert plain.mean == pytest.approx((40 / 7 + 40 / 15 + 40 / 7) / 3)
     assert plain.median == pytest.approx(40 / 7)
@@ -98,7 +98,7 @@ def test_drafting_is_summed_over_all_runs() -> None:
     assert found.ttft_ms == pytest.approx(200.0)
     assert found.same_text == 0, "the second answer is shorter than plain's"
     assert (found.peak_rss_bytes, found.pss_bytes, found.tokens) == (200, 60, 6)
-    assert found.speed_up_low is None, "one prompt says nothing about others"
+    assert (found.speed_up_low, found.speed_up_high) == pytest.approx((0.5, 1.0)), "two repeats of one prompt"
 
 
 def test_categories_have_rows_of_their_own_and_all_prompts_too() -> None:
