@@ -11,15 +11,14 @@ from . import __version__
 from .bench_plot import check_plot, write_plot
 from .bench_report import ArtifactFacts, Costs, Report
 from .bench_rows import PLAIN, Answers, Row, prompt_rows, speed_row
-from .bench_runs import PromptRun, Run, random_ids, run_generation, run_prefill, run_prompt
+from .bench_runs import PromptRun, Run, draft_options, random_ids, run_generation, run_prefill, run_prompt
 from .bench_table import WRITERS
 from .comparison import prompt_ids
-from .errors import UsageError, unknown_name
+from .errors import UsageError
 from .machine import machine
 from .models.manifest import WEIGHTS_NAME
 from .prompts import Prompt, built_in_prompts, chosen, load_prompts
 from .roofline import COUNTED, roofline_fraction, step_bytes
-from .runtime.drafting import DRAFTERS
 from .runtime.exit_policy import best_exit
 from .runtime.model import Model, load, notify_stderr
 from .runtime.profile import Profile
@@ -28,13 +27,15 @@ from .timing import take_turns
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``prompt_tokens`` and ``new_tokens``: 0 leaves the test out. ``drafts``: next to plain, over ``prompts``."""
+    """``prompt_tokens`` and ``new_tokens``: 0 leaves the test out. ``drafts``: next to plain, over ``prompts``, each as
+    ``draft_options`` has it. ``exact``: everything is run so, plain too."""
 
     prompt_tokens: int
     new_tokens: int
     repeats: int
     drafts: tuple[str, ...] = ()
     prompts: tuple[Prompt, ...] = ()
+    exact: bool = False
 
 
 def main(args: argparse.Namespace) -> None:
@@ -73,15 +74,12 @@ def settings_of(args: argparse.Namespace) -> Settings:
     prompts: tuple[Prompt, ...] = ()
     if drafts:
         prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
-    return Settings(args.prompt_tokens, args.new_tokens, args.repeats, drafts, prompts)
+    return Settings(args.prompt_tokens, args.new_tokens, args.repeats, drafts, prompts, args.exact)
 
 
 def _drafts(text: str | None) -> tuple[str, ...]:
     names = () if text is None else tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in DRAFTERS:
-            raise UsageError(f"--draft: {unknown_name('drafter', name, DRAFTERS)}")
-    if len(set(names)) != len(names):
+    if len({draft_options(name) for name in names}) != len(names):
         raise UsageError(f"--draft {text}: a drafter is named twice; plain decoding is always there to compare with.")
     return names
 
@@ -90,8 +88,11 @@ def bench(model: Model, settings: Settings) -> Report:
     """Everything that ``settings`` ask for; then the machine, so that its buffer is in no figure of memory.
 
     Raises:
-        UsageError: it does not fit the model's context.
+        UsageError: it does not fit the model's context, or there is no such exit.
+        RuntimeSetupError: ``exact`` cannot be had here.
     """
+    for draft in settings.drafts:
+        draft_options(draft).check(model.artifact.manifest)
     _check_fits(model, settings)
     read_bytes = step_bytes(model.artifact)
     profile = model.profile() if settings.drafts else model.stored_profile()
@@ -117,7 +118,8 @@ def bench(model: Model, settings: Settings) -> Report:
         step_bytes=read_bytes,
         step_bytes_counted=COUNTED,
     )
-    return Report(__version__, facts, found, None if profile is None else _costs(profile), tuple(rows))
+    costs = None if profile is None else _costs(profile)
+    return Report(__version__, settings.exact, facts, found, costs, tuple(rows))
 
 
 def _check_fits(model: Model, settings: Settings) -> None:
@@ -139,7 +141,7 @@ def _speed_runs(model: Model, settings: Settings) -> tuple[list[Run], list[Run]]
     """(prompts, generations), after one of each that does not count."""
     prefill: list[Run] = []
     generation: list[Run] = []
-    conversation = model.conversation()
+    conversation = model.conversation(exact=settings.exact)
     if settings.prompt_tokens:
         ids = random_ids(model, settings.prompt_tokens)
         notify_stderr(f"pp{settings.prompt_tokens}, {settings.repeats} times ...")
@@ -161,7 +163,8 @@ def _answers(model: Model, settings: Settings) -> list[Answers]:
         notify_stderr(f"prompt {number} of {len(settings.prompts)} ({prompt.category}) ...")
 
         def run(name: str, prompt: Prompt = prompt) -> PromptRun:
-            return run_prompt(model, prompt, settings.new_tokens, "none" if name == PLAIN else name)
+            draft = "none" if name == PLAIN else name
+            return run_prompt(model, prompt, settings.new_tokens, draft, exact=settings.exact)
 
         if number == 1:  # does not count
             take_turns(names, 1, run)

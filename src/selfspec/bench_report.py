@@ -34,9 +34,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``costs`` is None where no profile was measured or needed."""
+    """``exact``: everything was run so, in padded passes; ``costs`` are those of unpadded ones, and None where no
+    profile was measured or needed."""
 
     selfspec: str
+    exact: bool
     artifact: ArtifactFacts
     machine: Machine
     costs: Costs | None

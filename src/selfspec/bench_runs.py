@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from .comparison import prompt_ids
+from .errors import UsageError, unknown_name
 from .prompts import Prompt
 from .runtime.conversation import Conversation
 from .runtime.drafters.base import Draft, Drafter, NoDrafter, Round
-from .runtime.drafting import DraftOptions, make_drafter
+from .runtime.drafting import DRAFTERS, DraftOptions, make_drafter
 from .runtime.engine import decode
 from .runtime.model import Model
 from .runtime.sampling import Sampling
@@ -64,6 +65,20 @@ class TimedDrafter:
         self._drafter.observe(result)
 
 
+def draft_options(name: str) -> DraftOptions:
+    """What ``name`` asks for: a drafter, or 'early-exit:K' for the exit after layer K.
+
+    Raises:
+        UsageError: there is no such drafter, or K is no number.
+    """
+    drafter, colon, layer = name.partition(":")
+    if not colon and drafter in DRAFTERS:
+        return DraftOptions(drafter)
+    if drafter == "early-exit" and layer.isdecimal() and layer.isascii() and len(layer) < 6:
+        return DraftOptions(drafter, exit_layer=int(layer))
+    raise UsageError(f"--draft: {unknown_name('drafter', name, (*DRAFTERS, 'early-exit:K'))}")
+
+
 def random_ids(model: Model, count: int) -> list[int]:
     """The same ``count`` ids each time, drawn evenly from the vocabulary."""
     vocab = model.artifact.manifest.model.vocab_size
@@ -92,11 +107,14 @@ def run_generation(conversation: Conversation, first: int, count: int) -> Run:
     return Run(count, time.perf_counter() - started, peak_rss_bytes(), memory_bytes("Pss"))
 
 
-def run_prompt(model: Model, prompt: Prompt, max_new_tokens: int, draft: str) -> PromptRun:
-    """A greedy answer, in a conversation of its own."""
-    drafter = TimedDrafter(make_drafter(DraftOptions(draft), model.artifact.manifest, model.profile))
+def run_prompt(model: Model, prompt: Prompt, max_new_tokens: int, draft: str, *, exact: bool = False) -> PromptRun:
+    """A greedy answer, in a conversation of its own, drafted as :func:`draft_options` has it."""
+    used = model.conversation(exact=exact)
+    options = draft_options(draft)
+    drafter = TimedDrafter(make_drafter(options, model.artifact.manifest, model.profile, used.passes.min_rows))
     reset_peak_rss()
-    stream = model.stream_ids(prompt_ids(model, prompt), max_new_tokens=max_new_tokens, draft=drafter)
+    ids = prompt_ids(model, prompt)
+    stream = model.stream_ids(ids, max_new_tokens=max_new_tokens, draft=drafter, conversation=used)
     token_ids = tuple(token.id for token in stream)
     stats = stream.result.stats
     return PromptRun(

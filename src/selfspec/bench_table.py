@@ -56,7 +56,7 @@ WRITERS: dict[str, Callable[[Report], str]] = {
 
 def _parts(report: Report) -> dict[str, dict[str, Any]]:
     costs = dict.fromkeys(("verify", "draft", "best_exit")) if report.costs is None else asdict(report.costs)
-    artifact = asdict(report.artifact) | {"selfspec": report.selfspec}
+    artifact = asdict(report.artifact) | {"selfspec": report.selfspec, "exact": report.exact}
     return {"artifact": artifact, "machine": asdict(report.machine), "costs": costs}
 
 
@@ -84,6 +84,8 @@ def _facts(report: Report) -> list[str]:
         f"peak RSS: of {found.peak_rss_of}; all drafts share one process",
         f"selfspec {report.selfspec}, ONNX Runtime {found.onnxruntime}, NumPy {found.numpy}",
     ]
+    if report.exact:
+        lines.append("exact: every run in padded passes, plain ones too; V(m) and c are those of unpadded passes")
     if costs is not None:
         lines.append("V(m): " + _pairs(costs.verify))
         chosen = "" if costs.best_exit is None else f"; early-exit drafts through {costs.best_exit}"

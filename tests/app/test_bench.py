@@ -18,7 +18,9 @@ from selfspec.bench_runs import TimedDrafter, run_generation, run_prefill, run_p
 from selfspec.cli import main
 from selfspec.machine import Machine, machine
 from selfspec.prompts import Prompt
+from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, NoDrafter, Round
+from selfspec.runtime.model import Model
 
 TEXT = "It is not the wind that worries me, it is not the wind that"
 SHORT = ["-t", "1", "-p", "16", "-n", "8", "-r", "2"]
@@ -90,6 +92,32 @@ def test_markdown_has_both_tables_and_the_facts(capsys: pytest.CaptureFixture[st
         assert word in out
 
 
+def test_exits_are_compared_by_their_layers_and_exactly(
+    capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in conversations made for ``exact``, plain and the timed prompt too."""
+    made: list[bool] = []
+    real = Model.conversation
+
+    def conversation(self: Model, *, exact: bool = False) -> Conversation:
+        made.append(exact)
+        return real(self, exact=exact)
+
+    monkeypatch.setattr(Model, "conversation", conversation)
+    layers = fp32.model.artifact.manifest.model.num_layers
+    code, out, _ = run(capsys, str(fp32.folder), *SHORT, "--draft", f"early-exit:2,early-exit:{layers}", "--exact",
+                       "--prompts", prompts, "-o", "json")  # fmt: skip
+    assert code == 0
+    assert made
+    assert all(made)
+    data = json.loads(out)
+    assert data["exact"] is True
+    rows = {row["draft"]: row for row in data["rows"] if row["test"] == "prompts"}
+    assert list(rows) == ["plain", "early-exit:2", f"early-exit:{layers}"]
+    assert all(rows[draft]["same_text"] == 2 for draft in list(rows)[1:])
+    assert rows["early-exit:2"]["acceptance_rate"] != rows[f"early-exit:{layers}"]["acceptance_rate"]
+
+
 def test_a_picture_is_drawn_beside_the_table(
     capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str, tmp_path: Path
 ) -> None:
@@ -134,6 +162,10 @@ def test_without_drafts_only_prompt_and_generation(capsys: pytest.CaptureFixture
         (["-n", "255"], "-n 255: the model's context holds 256 tokens; give at most 254"),
         (["--draft", "lookup"], "unknown drafter 'lookup'"),
         (["--draft", "none,,auto"], "unknown drafter ''"),
+        (["--draft", "early-exit:x"], "unknown drafter 'early-exit:x'"),
+        (["--draft", "auto:2"], "unknown drafter 'auto:2'"),
+        (["--draft", "early-exit:9"], "--exit-layer 9: this artifact has exits"),
+        (["--draft", "early-exit:2,early-exit:02"], "a drafter is named twice"),
         (["--draft", "none,none"], "a drafter is named twice"),
         (["--draft", "none", "-n", "2"], "-n 2: with --draft it must be 3 or more"),
         (["--prompts", "x.txt"], "--prompts has no effect without --draft"),

@@ -68,7 +68,7 @@ def test_speed_up_is_time_per_token_by_medians_weighted_by_plains_lengths() -> N
     plain, lookup = prompt_rows(answers)
     assert lookup.speed_up == pytest.approx((1.0 + 6.0) / (0.5 + 6.0))
     assert lookup.speed_up_low == pytest.approx(1.0)
-    assert lookup.speed_up_high > 2.0, "plain's slow repeat may be drawn twice"
+    assert (lookup.speed_up_high or 0) > 2.0, "plain's slow repeat may be drawn twice"
     assert (plain.speed_up, plain.speed_up_low, plain.same_text) == (None, None, None)
     assert plain.mean == pytest.approx((40 / 7 + 40 / 15 + 40 / 7) / 3)
     assert plain.median == pytest.approx(40 / 7)

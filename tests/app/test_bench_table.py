@@ -16,6 +16,7 @@ from selfspec.machine import Machine
 
 REPORT = Report(
     selfspec="9.9",
+    exact=False,
     artifact=ArtifactFacts("toy", "int4", "abc", 5_000_000, 4_000_000, "everything"),
     machine=Machine("Fast", ("avx2", "fma"), 2, 4, 2, 3.21e10, "by hand", "1.2", "2.3", "each run"),
     costs=Costs({1: 1.0, 2: 1.25}, {3: 0.5}, 3),
@@ -59,11 +60,11 @@ FIELDS = (
     "test,draft,category,prompts,repeats,tokens,mean,sd,median,roofline,speed_up,speed_up_low,speed_up_high,"
     "acceptance_rate,acceptance_by_position,tokens_per_round,draft_share,ttft_ms,same_text,peak_rss_bytes,pss_bytes,"
     "artifact_name,artifact_precision,artifact_digest,artifact_weights_bytes,artifact_step_bytes,"
-    "artifact_step_bytes_counted,artifact_selfspec,machine_cpu,machine_isa,machine_cores,machine_cpus,machine_threads,"
+    "artifact_step_bytes_counted,artifact_selfspec,artifact_exact,machine_cpu,machine_isa,machine_cores,machine_cpus,machine_threads,"
     "machine_bandwidth,machine_bandwidth_method,machine_onnxruntime,machine_numpy,machine_peak_rss_of,"
     "costs_verify,costs_draft,costs_best_exit"
 )
-FACTS = "toy,int4,abc,5000000,4000000,everything,9.9,Fast,avx2 fma,2,4,2,32100000000.0,by hand,1.2,2.3,each run"
+FACTS = "toy,int4,abc,5000000,4000000,everything,9.9,False,Fast,avx2 fma,2,4,2,32100000000.0,by hand,1.2,2.3,each run"
 
 
 def test_markdown() -> None:
@@ -75,6 +76,12 @@ def test_markdown_leaves_out_what_was_not_measured() -> None:
     assert found.splitlines()[3:5] == ["", "- artifact: toy int4, sha256 abc"]
     assert "V(m)" not in found
     assert markdown(replace(REPORT, rows=REPORT.rows[2:])).startswith("| category |")
+
+
+def test_exact_is_said() -> None:
+    """Its times are those of padded passes."""
+    assert "\n- exact: every run in padded passes" in markdown(replace(REPORT, exact=True))
+    assert json.loads(as_json(replace(REPORT, exact=True)))["exact"] is True
 
 
 def test_csv() -> None:
@@ -98,9 +105,9 @@ def test_csv_quotes_what_holds_commas() -> None:
 def test_json_is_the_report() -> None:
     text = as_json(REPORT)
     data = json.loads(text)
-    assert text.startswith('{\n  "selfspec": "9.9",\n  "artifact": {\n    "name": "toy",\n')
+    assert text.startswith('{\n  "selfspec": "9.9",\n  "exact": false,\n  "artifact": {\n    "name": "toy",\n')
     assert text.endswith("}\n")
-    assert list(data) == ["selfspec", "artifact", "machine", "costs", "rows"]
+    assert list(data) == ["selfspec", "exact", "artifact", "machine", "costs", "rows"]
     assert data["costs"] == {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}
     assert data["rows"][3]["acceptance_by_position"] == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
 
@@ -113,7 +120,7 @@ def test_every_line_of_jsonl_has_all_facts() -> None:
         '"speed_up_high": null, "acceptance_rate": null, "acceptance_by_position": [], "tokens_per_round": null, '
         '"draft_share": null, "ttft_ms": null, "same_text": null, "peak_rss_bytes": 87600000, "pss_bytes": null, '
         '"artifact": {"name": "toy", "precision": "int4", "digest": "abc", "weights_bytes": 5000000, '
-        '"step_bytes": 4000000, "step_bytes_counted": "everything", "selfspec": "9.9"}, '
+        '"step_bytes": 4000000, "step_bytes_counted": "everything", "selfspec": "9.9", "exact": false}, '
         '"machine": {"cpu": "Fast", "isa": ["avx2", "fma"], "cores": 2, "cpus": 4, "threads": 2, '
         '"bandwidth": 32100000000.0, "bandwidth_method": "by hand", "onnxruntime": "1.2", "numpy": "2.3", '
         '"peak_rss_of": "each run"}, "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}}'
