@@ -122,10 +122,10 @@ def _prompt_row(category: str, draft: str, answers: Sequence[Answers], seed: int
     )
 
 
-def speed_up(answers: Sequence[Answers], draft: str) -> float | None:
-    """Plain's time per token over the draft's, as :class:`Row` says; None where nothing took any time."""
+def speed_up(answers: Sequence[Answers], draft: str) -> float:
+    """Plain's time per token over the draft's, as :class:`Row` says."""
     plain, own = (sum(map(statistics.median, times)) for times in _times(answers, draft))
-    return plain / own if own > 0 else None
+    return plain / own
 
 
 def _times(answers: Sequence[Answers], draft: str) -> tuple[list[list[float]], list[list[float]]]:
