@@ -11,7 +11,7 @@ from typing import Any
 from selfspec.errors import SelfSpecError
 
 _PARTS = (("anonymous (RssAnon)", "0.45", "white"), ("file-backed (PSS - RssAnon)", "0.85", "black"))  # fill, text
-_LEAST_SHARE = 0.05  # of the highest bar, below which a part has no room for its number
+_LEAST_SHARE = 0.04  # of the highest bar, below which a part has no room for its number
 
 
 def write_plot(data: Mapping[str, Any], path: Path) -> None:
