@@ -221,7 +221,7 @@ class SafetensorsCheckpoint:
         return self._types[name]
 
     def read(self, name: str, start: int, stop: int) -> Floats | Blocks:
-        # Opened for each run of rows: the file is mapped, and pages once touched would stay resident, all of it in the end.
+        # Opened for each run of rows: the file is mapped, and pages once touched would stay resident, in the end all.
         with _opened(self._files[name]) as handle:
             rows = handle.get_slice(name)[start:stop]
         return np.ascontiguousarray(rows).astype(np.float32, copy=False)
