@@ -56,8 +56,8 @@ def _main(args: argparse.Namespace) -> None:
     if args.plot is not None:
         check_plot(args.plot)
     data = measure(args.artifact, args.second, args.max_new_tokens, args.threads)
+    print(markdown(data), flush=True)
     write_results(args.output, data)
-    print(markdown(data))
     if args.plot is not None:
         write_plot(data, args.plot)
 
@@ -78,7 +78,7 @@ def measure(artifact: Path, second: Path | None, max_new_tokens: int, threads: i
     if exit_layer is not None:
         arms[f"early-exit {exit_layer}"] = "early-exit"
     arms |= {"auto": "auto", f"second model ({other.manifest.name} {other.manifest.precision})": SECOND}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, arm in arms.items():
         notify_stderr(f"{name} ...")
         further = [str(second)] if arm == SECOND else []

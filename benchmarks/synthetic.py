@@ -66,8 +66,8 @@ def _main(args: argparse.Namespace) -> None:
     rows = [measure_model(name, args.precision, args.threads) for name in names]
     taken = time.perf_counter() - started
     data = {"machine": machine_facts(args.threads), "precision": args.precision, "seconds": taken, "rows": rows}
+    print(markdown(data), flush=True)
     write_results(args.output, data)
-    print(markdown(data))
 
 
 def measure_model(name: str, precision: str, threads: int) -> dict[str, Any]:
