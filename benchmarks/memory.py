@@ -5,8 +5,9 @@ python benchmarks/memory.py ARTIFACT [--second ARTIFACT] [--max-new-tokens 256] 
 Every arm generates the same number of tokens behind the same prompt, greedily, and reads its memory then. PSS counts a
 page by the share of those who map it, so the arms run one after the other; this script itself maps the libraries they
 use, which takes a few MB off the PSS of every arm alike. RssAnon, memory of the process's own, depends on nobody. The
-profile is measured before, in another process. ``--second`` is by default the smallest artifact beside ARTIFACT of the
-same model in another precision. Table on stdout, progress on stderr.
+profile is measured before, in another process. Early-exit drafts in every round, through the exit that the profile
+names. ``--second`` is by default the smallest artifact beside ARTIFACT of the same model in another precision. Table on
+stdout, progress on stderr.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def measure(artifact: Path, second: Path | None, max_new_tokens: int, threads: i
     exit_layer = run_child(_SCRIPT, "profile", str(artifact), str(threads))["exit_layer"]
     arms = {"plain": "none", "prompt-lookup": "prompt-lookup"}
     if exit_layer is not None:
-        arms[f"early-exit {exit_layer}"] = "early-exit"
+        arms[f"early-exit {exit_layer}"] = f"early-exit:{exit_layer}"
     arms |= {"auto": "auto", f"second model ({other.manifest.name} {other.manifest.precision})": SECOND}
     rows: list[dict[str, Any]] = []
     for name, arm in arms.items():

@@ -1,7 +1,7 @@
 """The arms of benchmarks/memory.py, each for a process of its own. The last line of stdout is a JSON object.
 
 python benchmarks/memory_arm.py profile ARTIFACT THREADS
-python benchmarks/memory_arm.py none|prompt-lookup|early-exit|auto ARTIFACT THREADS TOKENS
+python benchmarks/memory_arm.py none|prompt-lookup|early-exit:LAYER|auto ARTIFACT THREADS TOKENS
 python benchmarks/memory_arm.py second ARTIFACT THREADS TOKENS SECOND
 """
 
@@ -53,7 +53,10 @@ def generate(arm: str, artifact: str, threads: str, tokens: str, second: str | N
 def _drafter(arm: str, model: Model, second: str | None) -> Drafter:
     if second is not None:
         return SecondModel(load(second, threads=model.sessions.threads))
-    return make_drafter(DraftOptions(arm), model.artifact.manifest, model.profile)
+    name, _, layer = arm.partition(":")
+    # With its layer named, early-exit drafts in every round; by the profile alone it would where that pays, or never.
+    options = DraftOptions(name, int(layer) if layer else None)
+    return make_drafter(options, model.artifact.manifest, model.profile)
 
 
 def main() -> None:

@@ -56,6 +56,7 @@ def test_every_arm_is_measured_and_drawn(
     assert rows[-1]["arm"] == "second model (checkpoint int4)"
     assert {row["new_tokens"] for row in rows} == {12}
     assert rows[0]["drafted_tokens"] == 0
+    assert rows[2]["drafted_tokens"] > 0
     assert rows[-1]["drafted_tokens"] > 0
     assert (rows[0]["pss_ratio"], rows[0]["rss_anon_ratio"]) == (1.0, 1.0)
     table = capfd.readouterr().out
