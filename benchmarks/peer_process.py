@@ -88,7 +88,7 @@ class PeerProcess:
         except queue.Empty:
             self.close()
             raise PeerError(f"did not {verb} in {seconds:g} s") from None
-        message = {"error": self._obituary(process)} if line is None else _parsed(line)
+        message: dict[str, Any] = {"error": self._obituary(process)} if line is None else _parsed(line)
         if isinstance(message.get(kind), dict):
             return dict(message[kind])
         self.close()
