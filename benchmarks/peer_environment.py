@@ -85,7 +85,9 @@ def run(command: Sequence[str], env: dict[str, str], seconds: float, what: str) 
         PeerError: it failed, or took longer than ``seconds``; with what it said last.
     """
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(
+            command, env=env, capture_output=True, encoding="utf-8", errors="replace", timeout=seconds, check=False
+        )
     except subprocess.TimeoutExpired:
         raise PeerError(f"{what} was not done after {seconds:g} s") from None
     if done.returncode:

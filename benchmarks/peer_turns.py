@@ -12,8 +12,9 @@ from peer_environment import PeerError
 from peer_list import PLAIN
 from peer_workers.protocol import Answer, Request
 
-_SLOW = 8  # times the fastest plain: such an arm gets one prompt of _SLOW_EACH, and one repeat
-_SLOW_EACH = 4
+_ONE_REPEAT = 4  # times slower than the fastest plain: one repeat, which is as long as all of that one's
+_FEW_PROMPTS = 8  # times slower: one prompt of _EACH too
+_EACH = 4
 
 
 class Answers(Protocol):
@@ -56,12 +57,13 @@ def take_turns(contenders: Sequence[Contender], plan: Plan, say: Callable[[str],
             pace[number] = seconds_per_token(answer) or 0.0
         say(f"{contender.peer}, {contender.arm}: {contender.reason or 'ready'}")
     fastest = min((s for n, s in pace.items() if contenders[n].arm == PLAIN), default=0.0)
-    slow = {number for number, seconds in pace.items() if seconds > _SLOW * fastest > 0}
+    once = {number for number, seconds in pace.items() if seconds > _ONE_REPEAT * fastest > 0}
+    few = {number for number, seconds in pace.items() if seconds > _FEW_PROMPTS * fastest > 0}
     for prompt, repeat, order in rounds(len(contenders), len(plan.prompts), plan.repeats):
         if repeat == 0:
             say(f"prompt {prompt + 1} of {len(plan.prompts)}")
         for number in order:
-            if number in slow and (repeat or prompt % _SLOW_EACH):
+            if (repeat and number in once) or (prompt % _EACH and number in few):
                 continue
             answer = _ask(contenders[number], plan, prompt)
             if answer is not None:

@@ -32,8 +32,8 @@ def answer(model: Any, request: Request, **options: Any) -> Answer:
     config = GenerationConfig(
         do_sample=False,
         max_new_tokens=request.max_new_tokens,
-        eos_token_id=request.eos,
-        pad_token_id=request.eos[0],
+        eos_token_id=request.eos or None,
+        pad_token_id=request.eos[0] if request.eos else None,
         **options,
     )
     ids, watch = torch.tensor([request.ids]), Stopwatch()
