@@ -7,6 +7,7 @@ import argparse
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from . import __version__
 from .bench_plot import check_plot, write_plot
@@ -133,7 +134,16 @@ def bench(model: Model, settings: Settings) -> Report:
         here = Speeds(found.bandwidth, prompt_operations(passes, wide[0]) / wide[1])
         measured = Measured(profile, _speed(rows, "pp"), _speed(rows, "tg"), answers)
         prediction = predict(measured, passes, here, settings.predict)
-    return Report(__version__, settings.exact, facts, found, costs, tuple(rows), prediction)
+    return Report(
+        __version__,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        settings.exact,
+        facts,
+        found,
+        costs,
+        tuple(rows),
+        prediction,
+    )
 
 
 def _speed(rows: Sequence[Row], kind: str) -> tuple[int, float] | None:

@@ -35,10 +35,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``exact``: everything was run so, in padded passes; ``costs`` are those of unpadded ones, and None where no
-    profile was measured or needed. ``prediction``: no measurement, and of another machine."""
+    """``date``: ISO 8601, UTC. ``exact``: everything was run so, in padded passes; ``costs`` are those of unpadded
+    ones, and None where no profile was measured or needed. ``prediction``: no measurement, and of another machine."""
 
     selfspec: str
+    date: str
     exact: bool
     artifact: ArtifactFacts
     machine: Machine

@@ -71,7 +71,7 @@ WRITERS: dict[str, Callable[[Report], str]] = {
 
 def _parts(report: Report) -> dict[str, dict[str, Any]]:
     costs = dict.fromkeys(("verify", "draft", "best_exit")) if report.costs is None else asdict(report.costs)
-    artifact = asdict(report.artifact) | {"selfspec": report.selfspec, "exact": report.exact}
+    artifact = asdict(report.artifact) | {"selfspec": report.selfspec, "date": report.date, "exact": report.exact}
     parts = {"artifact": artifact, "machine": asdict(report.machine), "costs": costs}
     return parts if report.prediction is None else parts | {"prediction": _prediction(report.prediction)}
 
@@ -147,7 +147,7 @@ def _facts(report: Report) -> list[str]:
         f"bytes of a step: {_megabytes(artifact.step_bytes)} of {_megabytes(artifact.weights_bytes)} MB; "
         + artifact.step_bytes_counted,
         f"peak RSS: of {found.peak_rss_of}; all drafts share one process",
-        f"selfspec {report.selfspec}, ONNX Runtime {found.onnxruntime}, NumPy {found.numpy}",
+        f"selfspec {report.selfspec}, ONNX Runtime {found.onnxruntime}, NumPy {found.numpy}; {report.date}",
     ]
     if report.exact:
         lines.append("exact: every run in padded passes, plain ones too; V(m) and c are those of unpadded passes")

@@ -17,6 +17,7 @@ from selfspec.prediction import Fit, PredictedRow, Prediction, Speeds
 
 REPORT = Report(
     selfspec="9.9",
+    date="2026-01-02",
     exact=False,
     artifact=ArtifactFacts("toy", "int4", "abc", 5_000_000, 4_000_000, "everything"),
     machine=Machine("Fast", ("avx2", "fma"), 2, 4, 2, 3.21e10, "by hand", "1.2", "2.3", "each run"),
@@ -53,7 +54,7 @@ MARKDOWN = """\
 - read bandwidth: 32.1 GB/s (by hand)
 - bytes of a step: 4 of 5 MB; everything
 - peak RSS: of each run; all drafts share one process
-- selfspec 9.9, ONNX Runtime 1.2, NumPy 2.3
+- selfspec 9.9, ONNX Runtime 1.2, NumPy 2.3; 2026-01-02
 - V(m): 1: 1.00, 2: 1.25
 - c by exit layer: 3: 0.50; early-exit drafts through 3
 """
@@ -61,11 +62,12 @@ FIELDS = (
     "test,draft,category,prompts,repeats,tokens,mean,sd,median,roofline,speed_up,speed_up_low,speed_up_high,"
     "acceptance_rate,acceptance_by_position,tokens_per_round,draft_share,ttft_ms,same_text,peak_rss_bytes,pss_bytes,"
     "artifact_name,artifact_precision,artifact_digest,artifact_weights_bytes,artifact_step_bytes,"
-    "artifact_step_bytes_counted,artifact_selfspec,artifact_exact,machine_cpu,machine_isa,machine_cores,machine_cpus,machine_threads,"
-    "machine_bandwidth,machine_bandwidth_method,machine_onnxruntime,machine_numpy,machine_peak_rss_of,"
+    "artifact_step_bytes_counted,artifact_selfspec,artifact_date,artifact_exact,machine_cpu,machine_isa,machine_cores,machine_cpus,"
+    "machine_threads,machine_bandwidth,machine_bandwidth_method,machine_onnxruntime,machine_numpy,machine_peak_rss_of,"
     "costs_verify,costs_draft,costs_best_exit"
 )
-FACTS = "toy,int4,abc,5000000,4000000,everything,9.9,False,Fast,avx2 fma,2,4,2,32100000000.0,by hand,1.2,2.3,each run"
+FACTS = "toy,int4,abc,5000000,4000000,everything,9.9,2026-01-02,False,"
+FACTS += "Fast,avx2 fma,2,4,2,32100000000.0,by hand,1.2,2.3,each run"
 
 
 def test_markdown() -> None:
@@ -106,9 +108,11 @@ def test_csv_quotes_what_holds_commas() -> None:
 def test_json_is_the_report() -> None:
     text = as_json(REPORT)
     data = json.loads(text)
-    assert text.startswith('{\n  "selfspec": "9.9",\n  "exact": false,\n  "artifact": {\n    "name": "toy",\n')
+    assert text.startswith(
+        '{\n  "selfspec": "9.9",\n  "date": "2026-01-02",\n  "exact": false,\n  "artifact": {\n    "name": "toy",\n'
+    )
     assert text.endswith("}\n")
-    assert list(data) == ["selfspec", "exact", "artifact", "machine", "costs", "rows", "prediction"]
+    assert list(data) == ["selfspec", "date", "exact", "artifact", "machine", "costs", "rows", "prediction"]
     assert data["prediction"] is None
     assert data["costs"] == {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}
     assert data["rows"][3]["acceptance_by_position"] == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -181,7 +185,8 @@ def test_every_line_of_jsonl_has_all_facts() -> None:
         '"speed_up_high": null, "acceptance_rate": null, "acceptance_by_position": [], "tokens_per_round": null, '
         '"draft_share": null, "ttft_ms": null, "same_text": null, "peak_rss_bytes": 87600000, "pss_bytes": null, '
         '"artifact": {"name": "toy", "precision": "int4", "digest": "abc", "weights_bytes": 5000000, '
-        '"step_bytes": 4000000, "step_bytes_counted": "everything", "selfspec": "9.9", "exact": false}, '
+        '"step_bytes": 4000000, "step_bytes_counted": "everything", "selfspec": "9.9", "date": "2026-01-02", '
+        '"exact": false}, '
         '"machine": {"cpu": "Fast", "isa": ["avx2", "fma"], "cores": 2, "cpus": 4, "threads": 2, '
         '"bandwidth": 32100000000.0, "bandwidth_method": "by hand", "onnxruntime": "1.2", "numpy": "2.3", '
         '"peak_rss_of": "each run"}, "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}}'
