@@ -34,16 +34,14 @@ def make_environment(folder: Path, peer: Peer) -> Path:
     """
     target = folder / peer.environment
     python = target / ("Scripts" if os.name == "nt" else "bin") / "python"
-    settings = [f"{name}={value}" for name, value in getattr(peer, "build_environment", ())]
-    made_with = "\n".join([sys.version, *settings, *peer.install_options, *peer.requirements])
+    made_with = "\n".join([sys.version, *peer.install_options, *peer.requirements])
     if _is_complete(target, made_with):
         return python
     shutil.rmtree(target, ignore_errors=True)
     run([sys.executable, "-m", "venv", str(target)], environment(), INSTALL_SECONDS, "the virtual environment")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *peer.install_options]
-    build = environment() | dict(s.split("=", 1) for s in settings)
     for group in install_groups(peer.requirements):
-        run([*pip, *group], build, INSTALL_SECONDS, "the installation")
+        run([*pip, *group], environment(), INSTALL_SECONDS, "the installation")
     (target / _COMPLETE).write_text(made_with, encoding="utf-8")
     return python
 

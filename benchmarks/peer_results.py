@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from peer_list import PLAIN
 from peer_process import Ready
-from peer_turns import Contender, median_answer
+from peer_turns import Contender, seconds_per_token
+from results import markdown_table
 
 from selfspec.bootstrap import Interval, ratio_interval
 
@@ -40,11 +41,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Medians over the repeats of one prompt. ``tokens``: after the first."""
+    """One prompt's answer and its median time to the first token. ``repeats``: seconds per token after it, of each.
+    ``tokens``: after the first."""
 
     ids: tuple[int, ...]
     ttft_seconds: float
-    seconds_per_token: float
+    repeats: tuple[float, ...]
+
+    @property
+    def seconds_per_token(self) -> float:
+        return statistics.median(self.repeats)
 
     @property
     def tokens(self) -> int:
@@ -55,9 +61,10 @@ def paces(contender: Contender) -> dict[int, Pace]:
     """By prompt; without prompts that were answered with one token, whose decoding takes no time."""
     found = {}
     for prompt, answers in contender.answers.items():
-        ttft, pace = median_answer(answers)
-        if pace is not None:
-            found[prompt] = Pace(tuple(answers[0].ids), ttft, pace)
+        repeats = tuple(pace for answer in answers if (pace := seconds_per_token(answer)) is not None)
+        if repeats:
+            ttft = statistics.median(answer.ttft_seconds for answer in answers)
+            found[prompt] = Pace(tuple(answers[0].ids), ttft, repeats)
     return found
 
 
@@ -90,36 +97,42 @@ def _row(
         prompts=len(found),
         tokens_per_second=sum(p.tokens for p in found.values()) / seconds,
         ttft_ms=1000 * statistics.median(p.ttft_seconds for p in found.values()),
-        ratio=sum(over) / sum(under) if under else None,
-        interval=ratio_interval([[x] for x in over], [[x] for x in under]) if under else None,
-        ratio_of_best=sum(over_best) / sum(under_best) if under_best else None,
+        ratio=_ratio(over, under),
+        interval=ratio_interval(over, under) if under else None,
+        ratio_of_best=_ratio(over_best, under_best),
         same_text=sum(p.ids == plain[prompt].ids for prompt, p in found.items() if prompt in plain) if plain else None,
     )
 
 
 def weighted_seconds(
     weights: Mapping[int, Pace], theirs: Mapping[int, Pace], ours: Mapping[int, Pace]
-) -> tuple[list[float], list[float]]:
-    """(theirs, ours), a number a prompt that all three answered: the seconds that each would take for as many tokens
-    as ``weights`` has there, since texts may differ in length."""
+) -> tuple[list[list[float]], list[list[float]]]:
+    """(theirs, ours) [prompt][repeat], of prompts that all three answered and repeats that both have: the seconds that
+    each would take for as many tokens as ``weights`` has there, since texts may differ in length."""
     shared = [prompt for prompt in weights if prompt in theirs and prompt in ours]
-    return (
-        [weights[p].tokens * theirs[p].seconds_per_token for p in shared],
-        [weights[p].tokens * ours[p].seconds_per_token for p in shared],
-    )
+    repeats = min((len(side[p].repeats) for p in shared for side in (theirs, ours)), default=0)
+
+    def seconds(side: Mapping[int, Pace]) -> list[list[float]]:
+        return [[weights[p].tokens * pace for pace in side[p].repeats[:repeats]] for p in shared]
+
+    return seconds(theirs), seconds(ours)
+
+
+def _ratio(over: Sequence[Sequence[float]], under: Sequence[Sequence[float]]) -> float | None:
+    return sum(map(statistics.median, over)) / sum(map(statistics.median, under)) if under else None
 
 
 def _weighted(weights: Mapping[int, Pace], found: Mapping[int, Pace]) -> float:
+    """Seconds per token of ``weights``'."""
     seconds, _ = weighted_seconds(weights, found, found)
     tokens = sum(weights[p].tokens for p in weights if p in found)
-    return sum(seconds) / tokens if tokens else float("inf")
+    return sum(map(statistics.median, seconds)) / tokens if tokens else float("inf")
 
 
 def table(found: Sequence[Row]) -> str:
     """Markdown. The ratios are theirs ÷ ours in time, which is ours ÷ theirs in speed."""
     header = ["", "arm", "tok/s", "TTFT ms", "ours plain ÷ this", "95 %", "ours best ÷ this", "same text"]
-    lines = [header, ["---"] * len(header), *(_cells(row) for row in found)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(header, map(_cells, found))
 
 
 def _cells(row: Row) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -88,9 +87,3 @@ def _ask(contender: Contender, plan: Plan, prompt: int) -> Answer | None:
         contender.reason = str(failure)
         contender.answers.clear()
         return None
-
-
-def median_answer(answers: Sequence[Answer]) -> tuple[float, float | None]:
-    """Medians over the repeats: (seconds to the first token, seconds per token after it)."""
-    paces = [pace for answer in answers if (pace := seconds_per_token(answer)) is not None]
-    return statistics.median(a.ttft_seconds for a in answers), statistics.median(paces) if paces else None

@@ -16,9 +16,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from peer_environment import WORKERS, PeerError, environment, make_environment, prepare
 from peer_list import PEERS, PLAIN, PROMPT_LOOKUP, Peer
@@ -26,11 +24,11 @@ from peer_model import Sources, make_sources
 from peer_process import PeerProcess
 from peer_results import OURS, Row, rows, table
 from peer_turns import Contender, Plan, take_turns
+from results import FOLDER, machine_facts, write_results
 
 from selfspec.cli import Parser, run_command
 from selfspec.comparison import messages
 from selfspec.errors import UsageError, unknown_name
-from selfspec.machine import machine
 from selfspec.prompts import built_in_prompts, chosen, load_prompts, spread
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.cache import cache_folder
@@ -39,7 +37,7 @@ from selfspec.runtime.text import TextCodec
 from selfspec.runtime.threads import physical_cores
 
 PRECISIONS = ("fp32", "int8", "int4")
-RESULT = Path(__file__).parent / "results" / "peers.json"
+RESULT = FOLDER / "peers.json"
 
 _PROG = "peers.py"
 _PAUSE = 0.1  # GNU's OpenMP, TBB and ONNX Runtime let idle threads spin for some milliseconds
@@ -76,7 +74,7 @@ def _run(args: argparse.Namespace) -> None:
     prompts = spread(prompts, args.max_prompts)
     threads = args.threads or physical_cores()
     folder = (cache_folder() / "peers").resolve()
-    facts = machine(threads)
+    facts = machine_facts(threads)
     sources = make_sources(folder, precisions, notify_stderr)
     codec = TextCodec(open_artifact(sources.artifacts[precisions[0]]))
     ids = [codec.encode_chat(messages(p)) if codec.has_chat_template else codec.encode(p.text) for p in prompts]
@@ -88,9 +86,8 @@ def _run(args: argparse.Namespace) -> None:
         notify_stderr(f"{precision}: {', '.join(peer.name for peer in mine)}")
         tables[precision] = measure(mine, plan, environment(threads), folder / "logs")
         print(f"## {precision}\n\n{table(tables[precision])}\n", flush=True)
-    write_result(args.output, {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": asdict(facts),
+    write_results(args.output, {
+        "machine": facts,
         "settings": {
             "model": sources.gguf.name, "prompts": len(ids), "prompt_ids": [p.question_id for p in prompts],
             "prompt_file": "built-in" if args.prompts is None else args.prompts.name,
@@ -166,14 +163,6 @@ def _load(contender: Contender, process: PeerProcess) -> None:
             process.start()
         except PeerError as failure:
             contender.reason = str(failure)
-
-
-def write_result(path: Path, result: dict[str, Any]) -> None:
-    """As JSON, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work = path.with_name(f"{path.name}.part")
-    work.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    work.replace(path)
 
 
 if __name__ == "__main__":

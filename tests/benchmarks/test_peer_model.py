@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from peer_model import hf_config, write_hf_folder
-from peers import chosen_names, chosen_peers, write_result
+from peers import chosen_names, chosen_peers
 
 from selfspec.errors import UnsupportedModelError, UsageError
 from selfspec.export.blocks import Blocks
@@ -64,11 +63,3 @@ def test_ours_runs_in_every_precision_and_the_peers_that_are_named() -> None:
         ("selfspec", "fp32"), ("selfspec", "int4"), ("transformers", "fp32"),
     ]  # fmt: skip
     assert {p.precision for p in chosen_peers(None, ("int4",))} == {"int4"}
-
-
-def test_the_result_replaces_an_older_one_whole(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "peers.json"
-    write_result(path, {"a": 1})
-    write_result(path, {"a": "÷"})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"a": "÷"}
-    assert [p.name for p in path.parent.iterdir()] == ["peers.json"]

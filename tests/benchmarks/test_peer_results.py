@@ -54,6 +54,13 @@ def test_ratio_weighs_seconds_per_token_by_the_tokens_of_our_plain_answer() -> N
     assert (row.versions, row.note) == ({"other": "2"}, "as it comes")
 
 
+def test_a_slow_arm_is_compared_with_the_repeat_of_ours_that_ran_beside_it() -> None:
+    """Ours has three, of which the first was slow like theirs: the machine was busy then."""
+    plain = _contender("selfspec", "plain", [_answer([1, 2, 3], s) for s in (0.4, 0.1, 0.1)])
+    row = rows([plain, _contender("other", "plain", [_answer([1, 2, 3], 4.0)])], READY)[1]
+    assert row.ratio == pytest.approx(10.0)
+
+
 def test_a_slow_arm_is_compared_on_the_prompts_it_ran_only() -> None:
     slow = Contender("other", "early-exit", Nobody(), {1: [_answer([4, 5, 6, 7, 8], 2.0)]})
     row = rows([PLAIN, AUTO, slow], READY)[2]
