@@ -1,7 +1,7 @@
-"""llama.cpp as a peer, through llama-cpp-python: the wheel's GGUF file in another type, or as it is.
+"""llama.cpp as a peer, through llama-cpp-python: the wheel's GGUF file in the type that a precision is there.
 
-Plain decoding calls llama.cpp's own functions, a batch of one token and its greedy sampler: faster than
-llama-cpp-python's ``Llama.generate``. Prompt lookup is what ``Llama`` offers. Needs llama-cpp-python.
+Plain decoding calls llama.cpp's own functions, a batch of one token and its greedy sampler: with less Python a token
+than llama-cpp-python's ``Llama.generate``. Prompt lookup is ``Llama``'s. Needs llama-cpp-python.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,30 +19,38 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from protocol import Answer, Request, run_worker
 
 CONTEXT = 2048
-DRAFT_TOKENS = 10
+
+DRAFT_TOKENS = 2
+"""What llama-cpp-python's README advises on CPUs; 10, its default, took twice the time a token here."""
 
 FILE_TYPES = {
     "fp32": llama_cpp.LLAMA_FTYPE_ALL_F32,
     "int8": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0,
     "int4": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
 }
+NOTES = {
+    "fp32": "the wheel's Q4_1 widened to F32 by llama.cpp",
+    "int8": "the wheel's Q4_1 made Q8_0 by llama.cpp",
+    "int4": "the wheel's Q4_1 made Q4_0 by llama.cpp, embedding and head Q8_0",
+}
 
 
 class LlamaCpp:
-    """A GGUF file, loaded once for plain decoding and once for prompt lookup."""
+    """A GGUF file, loaded once an arm. ``note``: what the file is."""
 
     def __init__(self, path: Path, threads: int, note: str) -> None:
         self.versions = {"llama-cpp-python": version("llama-cpp-python")}
-        self.note = note
-        self._plain = Decoder(path, threads)
+        self.note = f"{note}; f16 KV cache; prompt lookup drafts {DRAFT_TOKENS}"
         self._lookup = llama_cpp.Llama(
             str(path),
             n_ctx=CONTEXT,
             n_threads=threads,
             n_threads_batch=threads,
+            flash_attn=True,  # what llama.cpp chooses by itself, and llama-cpp-python does not
             draft_model=LlamaPromptLookupDecoding(num_pred_tokens=DRAFT_TOKENS),
             verbose=False,
         )
+        self._plain = Decoder(path, threads)
 
     def answer(self, request: Request) -> Answer:
         start = time.perf_counter()
@@ -104,17 +112,18 @@ def requantised(spec: dict[str, Any]) -> Path:
 
 
 def prepare(spec: dict[str, Any]) -> None:
+    """By llama.cpp's own rules, which keep the embedding, the head here too, at Q8_0 in a Q4_0 file."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = FILE_TYPES[spec["precision"]]
     params.allow_requantize = True
     target = requantised(spec)
     status = llama_cpp.llama_model_quantize(spec["gguf"].encode(), str(target).encode(), ctypes.byref(params))
     if status:
-        raise RuntimeError(f"llama_model_quantize returned {status}")
+        raise RuntimeError(f"llama_model_quantize returned {status} for {target.name}")
 
 
 def load(spec: dict[str, Any]) -> LlamaCpp:
-    return LlamaCpp(requantised(spec), spec["threads"], "requantised from Q4_1")
+    return LlamaCpp(requantised(spec), spec["threads"], NOTES[spec["precision"]])
 
 
 if __name__ == "__main__":
