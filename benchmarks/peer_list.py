@@ -26,7 +26,13 @@ class Peer:
 LLAMA_CPP = ("llama-cpp-python==0.3.36", "numpy==2.4.6")
 """Compiled where it is installed, with its own defaults: for this machine's instructions, with OpenMP."""
 
-OPENVINO = ("openvino-genai==2026.4.1.0", "openvino-tokenizers==2026.4.1.0", "openvino==2026.4.1", "gguf==0.19.0")
+OPENVINO = (
+    "openvino-genai==2026.4.1.0",
+    "openvino-tokenizers==2026.4.1.0",
+    "openvino==2026.4.1",
+    "gguf==0.19.0",
+    "numpy==2.4.6",
+)
 
 CTRANSLATE2 = ("torch==2.13.0", "transformers==5.24.0", "tokenizers==0.23.3", "ctranslate2==4.8.5", "numpy==2.4.6")
 

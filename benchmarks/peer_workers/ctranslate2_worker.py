@@ -23,10 +23,8 @@ class CTranslate2:
 
     def __init__(self, folder: Path, tokenizer: Path, threads: int, compute_type: str) -> None:
         self.versions = {"ctranslate2": version("ctranslate2")}
-        self.note = ""
-        self._model = ctranslate2.Generator(
-            str(folder), inter_threads=1, intra_threads=threads, compute_type=compute_type
-        )
+        self.note = f"converted from float32, computes in {compute_type}"
+        self._model = ctranslate2.Generator(str(folder), intra_threads=threads, compute_type=compute_type)
         self._tokenizer = Tokenizer.from_file(str(tokenizer))
 
     def answer(self, request: Request) -> Answer:
