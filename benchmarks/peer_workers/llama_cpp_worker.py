@@ -21,7 +21,7 @@ from protocol import Answer, Request, run_worker
 CONTEXT = 2048
 
 DRAFT_TOKENS = 2
-"""What llama-cpp-python's README advises on CPUs; 10, its default, took twice the time a token here."""
+"""What llama-cpp-python's README advises on CPUs; 10, its default, took nearly twice the time a token here."""
 
 FILE_TYPES = {
     "fp32": llama_cpp.LLAMA_FTYPE_ALL_F32,
