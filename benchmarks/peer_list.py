@@ -23,6 +23,20 @@ class Peer:
     install_options: tuple[str, ...] = ()
 
 
+# Hugging Face's transformers and onnxruntime-genai, whose builder needs it, agree on versions and share an environment.
+_TORCH = (
+    "torch==2.13.0", "transformers==5.24.0", "onnxruntime-genai==0.18.0", "onnxruntime==1.32.0", "onnx_ir==1.1.0",
+)  # fmt: skip
+_OPTIMUM = (
+    "torch==2.13.0", "optimum-onnx==0.1.0", "optimum==2.1.0", "transformers==4.57.6", "accelerate==1.15.0",
+    "onnx==1.23.2", "onnxruntime==1.32.0",
+)  # fmt: skip
+_HUGGING_FACE: tuple[Peer, ...] = (
+    Peer("transformers", "fp32", "transformers_worker.py", "transformers", _TORCH, (PLAIN, EARLY_EXIT, PROMPT_LOOKUP)),
+    Peer("optimum-onnx", "fp32", "optimum_onnx_worker.py", "optimum-onnx", _OPTIMUM),
+    Peer("onnxruntime-genai", "int4", "genai_worker.py", "transformers", _TORCH),
+)
+
 _LLAMA_CPP = ("llama-cpp-python==0.3.36", "numpy==2.4.6")
 """Compiled where it is installed, with its own defaults: for this machine's instructions, with OpenMP."""
 
@@ -63,4 +77,4 @@ _NATIVE = (
     ),
 )
 
-PEERS: tuple[Peer, ...] = (*_NATIVE,)
+PEERS: tuple[Peer, ...] = (*_HUGGING_FACE, *_NATIVE)

@@ -88,13 +88,17 @@ class Sessions:
                 self._sessions[graph] = self._create(graph)
             return self._sessions[graph]
 
-    def _create(self, graph: str) -> ort.InferenceSession:
+    def options(self) -> ort.SessionOptions:
+        """What every session is made with."""
         options = ort.SessionOptions()
         options.use_per_session_threads = False
         options.enable_cpu_mem_arena = True
         options.log_severity_level = 4  # what it would print, it also raises
         options.add_session_config_entry("session.load_model_format", "ONNX")  # what check_external_data has read it as
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(self.artifact.path.resolve()))
+        return options
+
+    def _create(self, graph: str) -> ort.InferenceSession:
         model = self.artifact.read(graph)
         try:
             check_external_data(model, self.artifact.manifest.files[WEIGHTS_NAME].size)
@@ -103,7 +107,7 @@ class Sessions:
                 f"{self.artifact.path / graph} is not loaded: {error}; export the model again."
             ) from error
         try:
-            return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            return ort.InferenceSession(model, self.options(), providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's exceptions share no base class
             raise ArtifactError(
                 f"{self.artifact.path / graph} cannot be loaded by ONNX Runtime ({error}); export the model again."

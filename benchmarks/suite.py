@@ -1,0 +1,171 @@
+"""``make bench``: measures on this machine what README and docs/log.md show, and rewrites their tables.
+
+    python benchmarks/suite.py [--steps bench,quality,memory,synthetic] [--prompts FILE] [--threads N]
+
+A result is one JSON file under benchmarks/results, replaced when its step has ended well; the tables are made of
+whatever lies there (tables.py). What moved since the results before is told at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results import FOLDER, write_results
+from tables import rewrite
+
+from selfspec.artifacts import DEFAULT_FOLDER, ensure_artifact
+from selfspec.cli import run_command
+from selfspec.errors import SelfSpecError, UsageError, unknown_name
+
+HERE = Path(__file__).resolve().parent
+PICTURES = HERE.parent / "docs" / "img"
+SMOLLM2, GEMMA = "smollm2-135m", "gemma3-270m"
+NEW_TOKENS, REPEATS = 64, 3
+NOTEWORTHY = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model in a precision, and the drafts that it is measured with; ``none`` is plain once more: the noise."""
+
+    model: str
+    precision: str
+    drafts: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}-{self.precision}"
+
+
+CASES = (
+    Case(SMOLLM2, "fp32", "none,prompt-lookup,auto"),
+    Case(SMOLLM2, "int8", "none,prompt-lookup,auto"),
+    Case(SMOLLM2, "int4", "none,prompt-lookup,auto"),
+    Case(GEMMA, "fp32", "none,prompt-lookup,early-exit,auto"),
+    Case(GEMMA, "int4", "none,prompt-lookup,early-exit,auto"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", default=",".join(STEPS), help=f"which to run (default: all: {', '.join(STEPS)})")
+    parser.add_argument(
+        "--prompts", type=Path, help="for bench: Spec-Bench's jsonl, or a text a line (default: our own)"
+    )
+    parser.add_argument("--threads", type=int, help="default: the physical cores")
+    args = parser.parse_args(argv)
+    return run_command(lambda: run(args), "suite.py")
+
+
+def run(args: argparse.Namespace) -> None:
+    """The steps in turn, then the tables.
+
+    Raises:
+        UsageError: an unknown step; nothing was measured.
+        SelfSpecError: a step failed; what was measured before it is kept.
+    """
+    names = args.steps.split(",")
+    for name in names:
+        if name not in STEPS:
+            raise UsageError(f"--steps: {unknown_name('step', name, tuple(STEPS))}")
+    before = speed_ups()
+    for name in names:
+        started = time.perf_counter()
+        STEPS[name](args)
+        say(f"{name}: {time.perf_counter() - started:.0f} s")
+    for path in rewrite():
+        say(f"{path}: rewritten")
+    report_changes(before, speed_ups())
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def bench(args: argparse.Namespace) -> None:
+    """``selfspec bench`` on every case, with pictures."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for case in CASES:
+        artifact = ensure_artifact(DEFAULT_FOLDER, case.precision, say, case.model)
+        command = ["-m", "selfspec", "bench", str(artifact), "-o", "json", "-p", "512", "-n", str(NEW_TOKENS)]
+        command += ["-r", str(REPEATS), "--draft", case.drafts, "--plot", str(PICTURES / f"{case.name}.png")]
+        command += [] if args.prompts is None else ["--prompts", str(args.prompts)]
+        report = json.loads(python([*command, *_threads(args)], f"selfspec bench of {case.name}"))
+        prompts = "built-in" if args.prompts is None else args.prompts.name
+        write_results(FOLDER / f"bench-{case.name}.json", {"prompt_set": prompts, "new_tokens": NEW_TOKENS} | report)
+
+
+def quality(args: argparse.Namespace) -> None:
+    folders = [str(ensure_artifact(DEFAULT_FOLDER, precision, say, SMOLLM2)) for precision in ("fp32", "int8", "int4")]
+    python([str(HERE / "quality.py"), *folders, *_threads(args)], "quality.py")
+
+
+def memory(args: argparse.Namespace) -> None:
+    first, second = (ensure_artifact(DEFAULT_FOLDER, precision, say, SMOLLM2) for precision in ("fp32", "int4"))
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    command = [str(HERE / "memory.py"), str(first), "--second", str(second), "--plot", str(PICTURES / "memory.png")]
+    python([*command, *_threads(args)], "memory.py")
+
+
+def synthetic(args: argparse.Namespace) -> None:
+    python([str(HERE / "synthetic.py"), *_threads(args)], "synthetic.py")
+
+
+STEPS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "bench": bench, "quality": quality, "memory": memory, "synthetic": synthetic,
+}  # fmt: skip
+
+
+def _threads(args: argparse.Namespace) -> list[str]:
+    return [] if args.threads is None else ["--threads", str(args.threads)]
+
+
+def python(arguments: Sequence[str], what: str) -> str:
+    """What a Python process says on stdout; its own words on stderr go through.
+
+    Raises:
+        SelfSpecError: it failed.
+    """
+    say(f"{what} ...")
+    done = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SelfSpecError(f"{what} failed with exit code {done.returncode}; its own message stands above.")
+    return done.stdout
+
+
+def speed_ups() -> dict[tuple[str, str, str], float]:
+    """(results file, category, draft) → speed-up, of all that lies in the results folder."""
+    found: dict[tuple[str, str, str], float] = {}
+    for path in sorted(FOLDER.glob("bench-*.json")):
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found |= {
+            (path.stem.removeprefix("bench-"), row["category"], row["draft"]): row["speed_up"]
+            for row in data["rows"]
+            if row["speed_up"] is not None
+        }
+    return found
+
+
+def report_changes(before: dict[tuple[str, str, str], float], after: dict[tuple[str, str, str], float]) -> None:
+    """How far speed-ups are from those of the results before."""
+    changes = {key: after[key] / before[key] - 1 for key in after if key in before}
+    if not changes:
+        return
+    key, worst = max(changes.items(), key=lambda item: abs(item[1]))
+    above = sum(abs(change) > NOTEWORTHY for change in changes.values())
+    say(
+        f"{len(changes)} speed-ups against the results before: {above} moved by more than {NOTEWORTHY:.0%}; "
+        f"most {' '.join(key)}: {before[key]:.2f} to {after[key]:.2f} ({worst:+.1%})"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

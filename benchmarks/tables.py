@@ -1,0 +1,228 @@
+"""The tables of README.md and docs/log.md, made of the JSON files under benchmarks/results; no number is typed by hand.
+
+    python benchmarks/tables.py            rewrites them
+
+A table stands between ``<!-- results: NAME -->`` and ``<!-- end of results -->``; what stands there is replaced. Where
+its results were never measured, it says so. Knows no model and no clock.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import memory
+import peer_results
+import synthetic
+from results import FOLDER, markdown_table
+
+from selfspec.bootstrap import Interval
+
+Results = Mapping[str, Any]
+"""Name of a file without .json → what it holds."""
+
+ROOT = FOLDER.parents[1]
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "log.md")
+_REGION = re.compile(r"(<!-- results: ([a-z0-9-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+_MISSING = "Not measured yet: `make bench` and `make peers` do."
+_TITLES = {"smollm2-135m": "SmolLM2-135M", "gemma3-270m": "Gemma-3-270M"}
+_MB = 1e6
+
+
+def rewrite(documents: Iterable[Path] = DOCUMENTS) -> list[Path]:
+    """Makes all tables anew, and names the documents that changed."""
+    results, changed = load_results(), []
+    for path in documents:
+        text = path.read_text(encoding="utf-8")
+        new = fill(text, results)
+        if new != text:
+            path.write_text(new, encoding="utf-8")
+            changed.append(path)
+    return changed
+
+
+def load_results(folder: Path = FOLDER) -> dict[str, Any]:
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def fill(text: str, results: Results) -> str:
+    """``text`` with its tables made anew.
+
+    Raises:
+        KeyError: a table's name is not known.
+    """
+
+    def made(match: re.Match[str]) -> str:
+        needed, make = TABLES[match[2]]
+        ready = any(name.startswith(needed) for name in results)
+        return f"{match[1]}{make(results) if ready else _MISSING}\n{match[3]}"
+
+    return _REGION.sub(made, text)
+
+
+def machine_sentence(data: Mapping[str, Any]) -> str:
+    return (
+        f"{data['cpu']}, {data['cores']} core(s), {data['threads']} thread(s), read bandwidth "
+        f"{data['bandwidth'] / 1e9:.0f} GB/s (measured), ONNX Runtime {data['onnxruntime']}, NumPy {data['numpy']}"
+    )
+
+
+def speed(results: Results) -> str:
+    """Every model and precision: plain, and the speed-ups over all prompts."""
+    benches = _benches(results)
+    drafts = list(dict.fromkeys(row["draft"] for data in benches for row in data["rows"] if row["speed_up"]))
+    drafts.sort(key=("prompt-lookup", "early-exit", "auto", "none").index)
+    head = ["", "plain tok/s", "of bandwidth", *(_DRAFT_TITLES.get(draft, draft) for draft in drafts)]
+    rows = []
+    for data in benches:
+        (generation,) = (row for row in data["rows"] if row["test"].startswith("tg"))
+        whole = {row["draft"]: row for row in data["rows"] if row["category"] == "all"}
+        cells = [_speed_up(whole[draft]) if draft in whole else "" for draft in drafts]
+        rows.append([_title(data), f"{whole['plain']['median']:.0f}", f"{generation['roofline']:.0%}", *cells])
+    return f"{_conditions(benches[0])}\n\n{markdown_table(head, rows)}"
+
+
+def categories(results: Results) -> str:
+    """The speed-up of ``auto`` by category of prompts."""
+    benches = _benches(results)
+    names = list(dict.fromkeys(row["category"] for row in benches[0]["rows"] if row["category"] not in (None, "all")))
+    rows = []
+    for data in benches:
+        auto = {row["category"]: row for row in data["rows"] if row["draft"] == "auto"}
+        rows.append([f"{_title(data)}, auto", *(_speed_up(auto[name]) for name in names)])
+    return markdown_table(["", *(name.replace("_", " ") for name in names)], rows)
+
+
+def details(results: Results) -> str:
+    """Everything over all prompts that ``selfspec bench`` found, and the costs."""
+    benches = _benches(results)
+    head = [
+        "",
+        "draft",
+        "tok/s",
+        "speed-up [95 %]",
+        "accepted",
+        "by position",
+        "tokens/round",
+        "draft share",
+        "TTFT ms",
+    ]
+    rows, costs = [], []
+    for data in benches:
+        rows += [_detail(data, row) for row in data["rows"] if row["category"] == "all"]
+        verify, draft = (
+            ", ".join(f"{k}: {v:.2f}" for k, v in data["costs"][key].items()) for key in ("verify", "draft")
+        )
+        (prefill,) = (row for row in data["rows"] if row["test"].startswith("pp"))
+        costs.append(
+            f"- {_title(data)}: V(m) {verify}; c by exit layer {draft}; prompt of {prefill['test'][2:]} tokens at "
+            f"{prefill['median']:.0f} tok/s; sha256 {data['artifact']['digest'][:12]}."
+        )
+    return f"{_conditions(benches[0])}\n\n{markdown_table(head, rows)}\n\n" + "\n".join(costs)
+
+
+def quality(results: Results) -> str:
+    """What precision costs in text and saves in bytes."""
+    found = results["quality"]
+    rows = []
+    for row in found["rows"]:
+        size, kl = f"{row['weights_bytes'] / _MB:.0f} MB", f"{row['kl']:.4f}"
+        rows.append([row["precision"], size, f"{row['agreement']:.1%}", kl, _resident(row, results)])
+    head = ["", "weights.bin", "same best token", "KL divergence", "PSS, plain"]
+    return f"Against fp32 on {found['rows'][0]['tokens']} tokens of its own answers:\n\n{markdown_table(head, rows)}"
+
+
+def peers(results: Results) -> str:
+    """A table a precision."""
+    found, settings = results["peers"], results["peers"]["settings"]
+    tables = [f"**{name}**\n\n{peer_results.table(_peer_rows(rows))}" for name, rows in found["precisions"].items()]
+    conditions = (
+        f"{settings['model']}, {settings['prompts']} prompts ({settings['prompt_file']}), greedy, at most "
+        f"{settings['max_new_tokens']} new tokens, {settings['repeats']} runs in turns. {found['date']}: "
+        f"{machine_sentence(found['machine'])}."
+    )
+    return "\n\n".join([conditions, *tables])
+
+
+def peer_notes(results: Results) -> str:
+    """Versions of the peers, and what a reader must know of them."""
+    lines = []
+    for rows in results["peers"]["precisions"].values():
+        for row in rows:
+            versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+            lines.append(f"- {row['peer']}: {'; '.join(text for text in (versions, row['note']) if text)}")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _peer_rows(rows: Iterable[Any]) -> list[peer_results.Row]:
+    return [
+        peer_results.Row(**row | {"interval": None if row["interval"] is None else Interval(**row["interval"])})
+        for row in rows
+    ]
+
+
+def _resident(row: Any, results: Results) -> str:
+    """PSS of plain decoding, where it was measured."""
+    bench = results.get(f"bench-{row['name']}-{row['precision']}", {"rows": []})
+    sizes = [r["pss_bytes"] for r in bench["rows"] if r["test"].startswith("tg") and r["pss_bytes"]]
+    return f"{sizes[0] / _MB:.0f} MB" if sizes else ""
+
+
+def _detail(data: Any, row: Any) -> list[str]:
+    rate, per_round, share = row["acceptance_rate"], row["tokens_per_round"], row["draft_share"]
+    positions = " ".join(f"{kept:.2f}" for kept in row["acceptance_by_position"][:4])
+    cells = [_title(data), row["draft"], f"{row['median']:.1f}", _speed_up(row), "" if rate is None else f"{rate:.2f}"]
+    return [*cells, positions, f"{per_round:.2f}", f"{share:.3f}", f"{row['ttft_ms']:.0f}"]
+
+
+def _benches(results: Results) -> list[Any]:
+    order = list(_TITLES)
+    found = [data for name, data in results.items() if name.startswith("bench-")]
+    precisions = ("fp32", "int8", "int4")
+    return sorted(
+        found, key=lambda d: (order.index(d["artifact"]["name"]), precisions.index(d["artifact"]["precision"]))
+    )
+
+
+def _title(data: Any) -> str:
+    artifact = data["artifact"]
+    return f"{_TITLES[artifact['name']]} {artifact['precision']}"
+
+
+def _conditions(data: Any) -> str:
+    (plain,) = (row for row in data["rows"] if row["category"] == "all" and row["draft"] == "plain")
+    return (
+        f"{plain['prompts']} prompts ({data['prompt_set']}), greedy, at most {data['new_tokens']} new tokens, "
+        f"{plain['repeats']} alternating runs. {data['date']}, selfspec {data['selfspec']}: "
+        f"{machine_sentence(data['machine'])}."
+    )
+
+
+def _speed_up(row: Any) -> str:
+    if row["speed_up"] is None:
+        return ""
+    low, high = row["speed_up_low"], row["speed_up_high"]
+    return f"{row['speed_up']:.2f}×" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
+
+
+_DRAFT_TITLES = {"none": "plain again (noise)"}
+
+TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
+    "speed": ("bench-", speed),
+    "categories": ("bench-", categories),
+    "details": ("bench-", details),
+    "quality": ("quality", quality),
+    "memory": ("memory", lambda results: memory.markdown(results["memory"])),
+    "synthetic": ("synthetic", lambda results: synthetic.markdown(results["synthetic"])),
+    "peers": ("peers", peers),
+    "peer-notes": ("peers", peer_notes),
+}
+"""Name of a table → how the name of a file that it needs begins, and what makes it."""
+
+
+if __name__ == "__main__":
+    for document in rewrite():
+        print(f"{document}: rewritten")

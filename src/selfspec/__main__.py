@@ -1,0 +1,7 @@
+"""``python -m selfspec`` is ``selfspec``."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())
