@@ -37,4 +37,44 @@ _HUGGING_FACE: tuple[Peer, ...] = (
     Peer("onnxruntime-genai", "int4", "genai_worker.py", "transformers", _TORCH),
 )
 
-PEERS: tuple[Peer, ...] = _HUGGING_FACE
+_LLAMA_CPP = ("llama-cpp-python==0.3.36", "numpy==2.4.6")
+"""Compiled where it is installed, with its own defaults: for this machine's instructions, with OpenMP."""
+
+_OPENVINO = (
+    "openvino-genai==2026.4.1.0",
+    "openvino-tokenizers==2026.4.1.0",
+    "openvino==2026.4.1",
+    "gguf==0.19.0",
+    "numpy==2.4.6",
+)
+
+_CTRANSLATE2 = ("torch==2.13.0", "transformers==5.24.0", "tokenizers==0.23.3", "ctranslate2==4.8.5", "numpy==2.4.6")
+
+_NATIVE = (
+    *(
+        Peer(f"llama.cpp {name}", precision, worker, "llama_cpp", _LLAMA_CPP, (PLAIN, PROMPT_LOOKUP))
+        for name, precision, worker in (
+            ("F32", "fp32", "llama_cpp_worker.py"),
+            ("Q8_0", "int8", "llama_cpp_worker.py"),
+            ("Q4_0", "int4", "llama_cpp_worker.py"),
+            ("Q4_1", "int4", "llama_cpp_q4_1_worker.py"),
+        )
+    ),
+    *(
+        Peer(
+            f"OpenVINO GenAI {precision}",
+            precision,
+            "openvino_worker.py",
+            "openvino",
+            _OPENVINO,
+            (PLAIN, PROMPT_LOOKUP),
+        )
+        for precision in ("int8", "int4")
+    ),
+    *(
+        Peer(f"CTranslate2 {precision}", precision, "ctranslate2_worker.py", "ctranslate2", _CTRANSLATE2)
+        for precision in ("fp32", "int8")
+    ),
+)
+
+PEERS: tuple[Peer, ...] = (*_HUGGING_FACE, *_NATIVE)
