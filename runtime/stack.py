@@ -234,8 +234,8 @@ class Stack:
         return bound
 
     def _rows(self, graph: str, name: str, rows: int, width: int) -> NDArray[np.float32]:
-        """[1, rows, width] for one input or output. Passes of any number of rows share the memory: one runs at a time,
-        and the logits of 1, 2, ... 16 rows of a large vocabulary would otherwise add up. Untouched rows cost nothing."""
+        """[1, rows, width] for one input or output. Passes of any number of rows share the memory, since one runs at a
+        time: logits of 1, 2, ... 16 rows over a large vocabulary would add up. Untouched rows cost nothing."""
         if rows > _KEPT_ROWS:
             return np.empty((1, rows, width), dtype=np.float32)
         key = (graph, name)
