@@ -148,8 +148,9 @@ def test_a_long_pass_keeps_no_binding(fp32: Toy) -> None:
 
 def test_passes_of_all_widths_share_their_buffers(fp32: Toy) -> None:
     """Else a conversation that saw 1 to 16 rows would hold the logits of 136."""
-    conversation = fp32.conversation()
-    stack, graph = conversation.stack, fp32.artifact.manifest.head.hot_graph
+    conversation = fp32.conversation(exact=False)
+    stack = conversation.stack
+    graph = fp32.model.artifact.manifest.head.hot_graph
     for rows in (16, 1, 3):
         stack.logits(stack.run(conversation.full_plan, stack.embed(np.arange(rows)), 0))
     for name in ("hidden", "logits.0"):
