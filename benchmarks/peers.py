@@ -1,6 +1,6 @@
 """selfspec beside the tools one would use instead: same model, prompts, token counts and threads, greedy.
 
-    python benchmarks/peers.py [--prompts FILE] [--precision fp32,int8,int4] [--peers NAME,NAME] [-o FILE]
+    python benchmarks/peers.py [--model gemma3-270m] [--precision fp32,int8,int4] [--peers NAME,NAME] [-o FILE]
 
 Each peer runs in a process and a virtual environment of its own, made here the first time (which takes long, and
 gigabytes, in the cache folder). All peers of a precision are loaded together and take turns. Tables go to stdout,
@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from peer_environment import WORKERS, PeerError, environment, make_environment, prepare
-from peer_list import PEERS, PLAIN, PROMPT_LOOKUP, Peer
+from peer_list import MODELS, PEERS, PLAIN, PROMPT_LOOKUP, SMOLLM2, Peer
 from peer_model import Sources, make_sources
 from peer_process import PeerProcess
 from peer_results import OURS, Row, rows, table
@@ -37,7 +37,6 @@ from selfspec.runtime.text import TextCodec
 from selfspec.runtime.threads import physical_cores
 
 PRECISIONS = ("fp32", "int8", "int4")
-RESULT = FOLDER / "peers.json"
 
 _PROG = "peers.py"
 _PAUSE = 0.1  # GNU's OpenMP, TBB and ONNX Runtime let idle threads spin for some milliseconds
@@ -50,16 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog=_PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=SMOLLM2, metavar="MODEL", help=f"of {', '.join(MODELS)} ({SMOLLM2})")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="Spec-Bench's jsonl, or a text a line")
     parser.add_argument("--max-prompts", type=int, default=12, metavar="N", help="spread over categories (12)")
     parser.add_argument("--max-new-tokens", type=int, default=48, metavar="N", help="default: 48")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="default: 3")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="of every process (the physical cores)")
-    parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="P,P,...", help="default: all")
+    parser.add_argument("--precision", metavar="P,P,...", help="default: all that the model has peers in")
     parser.add_argument("--peers", metavar="NAME,NAME,...", help="beside selfspec (all)")
-    parser.add_argument(
-        "-o", "--output", type=Path, default=RESULT, metavar="FILE", help="benchmarks/results/peers.json"
-    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="benchmarks/results/peers-MODEL.json")
     return parser
 
 
@@ -68,28 +66,31 @@ def _run(args: argparse.Namespace) -> None:
         if getattr(args, option) is not None and getattr(args, option) < least:
             name = "--" + option.replace("_", "-")
             raise UsageError(f"{name} {getattr(args, option)}: it must be {least} or more.")
-    precisions = chosen_names(args.precision, PRECISIONS, "precision")
-    peers = chosen_peers(args.peers, precisions)
+    (model,) = chosen_names(args.model, MODELS, "model")
+    known = [p for p in PRECISIONS if any(peer.precision == p and model in peer.models for peer in PEERS)]
+    precisions = chosen_names(args.precision or ",".join(known), known, "precision")
+    peers = chosen_peers(args.peers, model, precisions)
     prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
     prompts = spread(prompts, args.max_prompts)
     threads = args.threads or physical_cores()
     folder = (cache_folder() / "peers").resolve()
     facts = machine_facts(threads)
-    sources = make_sources(folder, precisions, notify_stderr)
+    sources = make_sources(folder, model, precisions, notify_stderr)
     codec = TextCodec(open_artifact(sources.artifacts[precisions[0]]))
     ids = [codec.encode_chat(messages(p)) if codec.has_chat_template else codec.encode(p.text) for p in prompts]
     plan = Plan(ids, sorted(codec.eos_token_ids), args.max_new_tokens, args.repeats, _PAUSE)
-    commands = {peer: _prepared(peer, folder, sources, threads) for peer in peers}
+    commands = {peer: _prepared(peer, folder, model, sources, threads) for peer in peers}
     tables: dict[str, list[Row]] = {}
     for precision in precisions:
         mine = {peer: command for peer, command in commands.items() if peer.precision == precision}
         notify_stderr(f"{precision}: {', '.join(peer.name for peer in mine)}")
         tables[precision] = measure(mine, plan, environment(threads), folder / "logs")
         print(f"## {precision}\n\n{table(tables[precision])}\n", flush=True)
-    write_results(args.output, {
+    write_results(args.output or FOLDER / f"peers-{model}.json", {
         "machine": facts,
         "settings": {
-            "model": sources.gguf.name, "prompts": len(ids), "prompt_ids": [p.question_id for p in prompts],
+            "model": model, "source": sources.gguf.name,
+            "prompts": len(ids), "prompt_ids": [p.question_id for p in prompts],
             "prompt_file": "built-in" if args.prompts is None else args.prompts.name,
             "max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "threads": threads, "pause": plan.pause,
         },
@@ -110,17 +111,18 @@ def chosen_names(text: str, known: Sequence[str], kind: str) -> tuple[str, ...]:
     return names
 
 
-def chosen_peers(names: str | None, precisions: Sequence[str]) -> list[Peer]:
-    """selfspec in each precision, and the peers of those names; all without ``names``."""
-    known = list(dict.fromkeys(peer.name for peer in PEERS))
+def chosen_peers(names: str | None, model: str, precisions: Sequence[str]) -> list[Peer]:
+    """selfspec in each precision, and the peers of those names; all that run ``model`` without ``names``."""
+    able = [peer for peer in PEERS if model in peer.models]
+    known = list(dict.fromkeys(peer.name for peer in able))
     wanted = known if names is None else chosen_names(names, known, "peer")
     ours = [Peer(OURS, precision, "ours.py", "", (), (PLAIN, PROMPT_LOOKUP, "auto")) for precision in precisions]
-    return ours + [peer for peer in PEERS if peer.precision in precisions and peer.name in wanted]
+    return ours + [peer for peer in able if peer.precision in precisions and peer.name in wanted]
 
 
-def _prepared(peer: Peer, folder: Path, sources: Sources, threads: int) -> list[str] | str:
+def _prepared(peer: Peer, folder: Path, model: str, sources: Sources, threads: int) -> list[str] | str:
     """The command that serves ``peer``; or, a text, the reason why there is none."""
-    slug = re.sub(r"[^\w.-]+", "-", f"{peer.name}-{peer.precision}").lower()
+    slug = re.sub(r"[^\w.-]+", "-", f"{peer.name}-{peer.precision}-{model}").lower()
     own = sources.artifacts[peer.precision] if peer.name == OURS else folder / "models" / slug
     spec = {
         "precision": peer.precision, "threads": threads, "hf": str(sources.hf), "gguf": str(sources.gguf),

@@ -51,8 +51,8 @@ CASES = (
     Case(SMOLLM2, "fp32", "none,prompt-lookup,auto", 4),
     Case(SMOLLM2, "int8", "none,prompt-lookup,auto", 5),
     Case(SMOLLM2, "int4", "none,prompt-lookup,auto", 7),
-    Case(GEMMA, "fp32", "none,early-exit,auto", 3),
-    Case(GEMMA, "int4", "none,early-exit,auto", 4),
+    Case(GEMMA, "fp32", "none,early-exit,auto", 2),
+    Case(GEMMA, "int4", "none,early-exit,auto", 3),
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def speed(results: Results) -> str:
         whole = {row["draft"]: row for row in data["rows"] if row["category"] == "all"}
         cells = [_speed_up(whole[draft]) if draft in whole else "" for draft in drafts]
         rows.append([_title(data), f"{whole['plain']['median']:.0f}", f"{generation['roofline']:.0%}", *cells])
-    return f"{_conditions(benches[0])}\n\n{markdown_table(head, rows)}"
+    return f"{_conditions(benches)}\n\n{markdown_table(head, rows)}"
 
 
 def categories(results: Results) -> str:
@@ -121,7 +121,7 @@ def details(results: Results) -> str:
             f"- {_title(data)}: V(m) {verify}; c by exit layer {draft}; prompt of {prefill['test'][2:]} tokens at "
             f"{prefill['median']:.0f} tok/s; sha256 {data['artifact']['digest'][:12]}."
         )
-    return f"{_conditions(benches[0])}\n\n{markdown_table(head, rows)}\n\n" + "\n".join(costs)
+    return f"{_conditions(benches)}\n\n{markdown_table(head, rows)}\n\n" + "\n".join(costs)
 
 
 def quality(results: Results) -> str:
@@ -136,25 +136,33 @@ def quality(results: Results) -> str:
 
 
 def peers(results: Results) -> str:
-    """A table a precision."""
-    found, settings = results["peers"], results["peers"]["settings"]
-    tables = [f"**{name}**\n\n{peer_results.table(_peer_rows(rows))}" for name, rows in found["precisions"].items()]
-    conditions = (
-        f"{settings['model']}, {settings['prompts']} prompts ({settings['prompt_file']}), greedy, at most "
-        f"{settings['max_new_tokens']} new tokens, {settings['repeats']} runs in turns. {found['date']}: "
-        f"{machine_sentence(found['machine'])}."
-    )
-    return "\n\n".join([conditions, *tables])
+    """A table a model and precision."""
+    parts = []
+    for found in _by_model(results):
+        settings, machine = found["settings"], found["machine"]
+        parts.append(
+            f"{_TITLES[settings['model']]}, {settings['prompts']} prompts ({settings['prompt_file']}), greedy, at most "
+            f"{settings['max_new_tokens']} new tokens, {settings['repeats']} runs in turns. {machine['date']}: "
+            f"{machine_sentence(machine)}."
+        )
+        for precision, rows in found["precisions"].items():
+            title = f"**{_TITLES[settings['model']]} {precision}**"
+            parts.append(f"{title}\n\n{peer_results.table(_peer_rows(rows))}")
+    return "\n\n".join(parts)
 
 
 def peer_notes(results: Results) -> str:
     """Versions of the peers, and what a reader must know of them."""
     lines = []
-    for rows in results["peers"]["precisions"].values():
-        for row in rows:
-            versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
-            lines.append(f"- {row['peer']}: {'; '.join(text for text in (versions, row['note']) if text)}")
+    for row in (row for found in _by_model(results) for rows in found["precisions"].values() for row in rows):
+        versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+        facts = "; ".join(text for text in (versions, row["note"]) if text)
+        lines += [f"- {row['peer']}: {facts}"] if facts else []
     return "\n".join(dict.fromkeys(lines))
+
+
+def _by_model(results: Results) -> list[Any]:
+    return [results[name] for name in (f"peers-{model}" for model in _TITLES) if name in results]
 
 
 def _peer_rows(rows: Iterable[Any]) -> list[peer_results.Row]:
@@ -192,11 +200,13 @@ def _title(data: Any) -> str:
     return f"{_TITLES[artifact['name']]} {artifact['precision']}"
 
 
-def _conditions(data: Any) -> str:
-    (plain,) = (row for row in data["rows"] if row["category"] == "all" and row["draft"] == "plain")
+def _conditions(benches: Sequence[Any]) -> str:
+    data, plains = benches[0], [row for d in benches for row in d["rows"] if row["category"] == "all"]
+    repeats = sorted({row["repeats"] for row in plains if row["draft"] == "plain"})
+    runs = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else str(repeats[0])
     return (
-        f"{plain['prompts']} prompts ({data['prompt_set']}), greedy, at most {data['new_tokens']} new tokens, "
-        f"{plain['repeats']} alternating runs. {data['date']}, selfspec {data['selfspec']}: "
+        f"{plains[0]['prompts']} prompts ({data['prompt_set']}), greedy, at most {data['new_tokens']} new tokens, "
+        f"{runs} alternating runs of each. {data['date'][:10]}, selfspec {data['selfspec']}: "
         f"{machine_sentence(data['machine'])}."
     )
 
@@ -217,8 +227,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "quality": ("quality", quality),
     "memory": ("memory", lambda results: memory.markdown(results["memory"])),
     "synthetic": ("synthetic", lambda results: synthetic.markdown(results["synthetic"])),
-    "peers": ("peers", peers),
-    "peer-notes": ("peers", peer_notes),
+    "peers": ("peers-", peers),
+    "peer-notes": ("peers-", peer_notes),
 }
 """Name of a table → how the name of a file that it needs begins, and what makes it."""
 

@@ -21,8 +21,9 @@ def _checkpoint(tools: Any, folder: Path, **spec: Any) -> SafetensorsCheckpoint:
     return SafetensorsCheckpoint(folder)
 
 
-def test_a_written_folder_reads_back_as_the_same_model(tools: Any, tmp_path: Path) -> None:
-    source = _checkpoint(tools, tmp_path / "source")
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_a_written_folder_reads_back_as_the_same_model(tools: Any, tmp_path: Path, family: str) -> None:
+    source = _checkpoint(tools, tmp_path / "source", family=family)
     write_hf_folder(source, tmp_path / "hf")
     copy = SafetensorsCheckpoint(tmp_path / "hf")
     assert copy.config == source.config
@@ -46,7 +47,7 @@ def test_the_wheels_gguf_becomes_a_folder_of_the_same_configuration() -> None:
 
 def test_another_family_is_refused_and_nothing_is_written(tools: Any, tmp_path: Path) -> None:
     source = _checkpoint(tools, tmp_path / "source", family="qwen3")
-    with pytest.raises(UnsupportedModelError, match="qwen3: only a plain Llama"):
+    with pytest.raises(UnsupportedModelError, match="qwen3: only a plain Llama's or Gemma 3's"):
         write_hf_folder(source, tmp_path / "hf")
     assert not list(tmp_path.glob("hf*"))
 
@@ -58,8 +59,9 @@ def test_names_are_taken_once_and_unknown_ones_list_the_known() -> None:
 
 
 def test_ours_runs_in_every_precision_and_the_peers_that_are_named() -> None:
-    found = chosen_peers("transformers", ("fp32", "int4"))
+    found = chosen_peers("transformers", "smollm2-135m", ("fp32", "int4"))
     assert [(p.name, p.precision) for p in found] == [
         ("selfspec", "fp32"), ("selfspec", "int4"), ("transformers", "fp32"),
     ]  # fmt: skip
-    assert {p.precision for p in chosen_peers(None, ("int4",))} == {"int4"}
+    assert {p.precision for p in chosen_peers(None, "smollm2-135m", ("int4",))} == {"int4"}
+    assert {p.name for p in chosen_peers(None, "gemma3-270m", ("int4",))} == {"selfspec", "onnxruntime-genai"}

@@ -29,7 +29,7 @@ BENCH: dict[str, Any] = {
     ],
 }  # fmt: skip
 CONDITIONS = (
-    "24 prompts (built-in), greedy, at most 64 new tokens, 3 alternating runs. 2026-01-02, selfspec 9.9: Fast, "
+    "24 prompts (built-in), greedy, at most 64 new tokens, 3 alternating runs of each. 2026-01-02, selfspec 9.9: Fast, "
     "2 core(s), 2 thread(s), read bandwidth 32 GB/s (measured), ONNX Runtime 1.2, NumPy 2.3."
 )
 
@@ -89,18 +89,14 @@ def test_peers() -> None:
         "ratio_of_best": 1.5, "same_text": 11, "reason": "",
     }  # fmt: skip
     broken = row | {"peer": "third", "interval": None, "reason": "KeyError: rope_type", "versions": {}, "note": ""}
-    settings = {"model": "m.gguf", "prompts": 12, "prompt_file": "built-in", "max_new_tokens": 48, "repeats": 3}
-    data = {
-        "date": "2026-01-02",
-        "settings": settings,
-        "machine": BENCH["machine"],
-        "precisions": {"fp32": [row, broken]},
-    }
-    found = tables.fill(region("peers"), {"peers": data})
-    assert "**fp32**\n\n|" in found
+    settings = {"model": "smollm2-135m", "prompts": 12, "prompt_file": "built-in", "max_new_tokens": 48, "repeats": 3}
+    machine = BENCH["machine"] | {"date": "2026-01-02"}
+    data = {"settings": settings, "machine": machine, "precisions": {"fp32": [row, broken]}}
+    found = tables.fill(region("peers"), {"peers-smollm2-135m": data})
+    assert "**SmolLM2-135M fp32**\n\n|" in found
     assert "| other | plain | 50.0 | 10 | 1.25 | 1.20–1.30 | 1.50 | 11 of 12 |\n" in found
     assert "| third | plain | cannot run: KeyError: rope_type |" in found
-    notes = tables.fill(region("peer-notes"), {"peers": data})
+    notes = tables.fill(region("peer-notes"), {"peers-smollm2-135m": data})
     assert "\n- other: other 1.0; as it comes\n" in notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfspec.runtime.controller import AcceptanceRate, ArmRate, AutoDrafter, CostModel, expected_tokens
+from selfspec.runtime.controller import AcceptanceRate, ArmRate, AutoDrafter, Choice, CostModel, best_length
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters import early_exit
 from selfspec.runtime.drafters.base import Draft, Prefix, Round
@@ -46,10 +47,25 @@ def judge(auto: AutoDrafter, profile: Profile, draft: Draft, accepted: int) -> f
     return profile.verify_cost(rows)
 
 
-def test_expected_tokens_by_hand() -> None:
+def test_the_best_length_by_hand() -> None:
     """Forgetting the target's own token, or adding rates instead of multiplying them."""
-    for rates, expected in (([], 1), ([0.5], 1.5), ([0.5, 0.5], 1.75), ([1, 1, 1], 4), ([0, 1], 1), ([0.8, 0.5], 2.2)):
-        assert expected_tokens(rates) == pytest.approx(expected)
+    assert best_length([], lambda rows: rows) == Choice(0, 0.0)
+    for rates, length, tokens in (([0.5], 1, 1.5), ([0.5, 0.5], 2, 1.75), ([1, 1, 1], 3, 4), ([0, 1], 1, 1)):
+        assert best_length(rates, lambda rows: 1.0) == Choice(length, tokens)
+    assert best_length([0.8, 0.5], lambda rows: {2: 1.2, 3: 2.0}[rows]) == Choice(1, 1.8 / 1.2)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=15), st.lists(st.floats(0, 0.5), min_size=16, max_size=16))
+def test_the_search_for_a_length_ends_early_only_where_nothing_better_follows(
+    rates: list[float], steps: list[float]
+) -> None:
+    def cost(rows: int) -> float:
+        return 1 + sum(steps[:rows])
+
+    def promise(n: int) -> float:
+        return (1 + sum(math.prod(rates[: i + 1]) for i in range(n))) / cost(n + 1)
+
+    assert best_length(rates, cost).rate == pytest.approx(max(promise(n + 1) for n in range(len(rates))))
 
 
 def test_costs_are_interpolated_between_measured_row_counts_and_flat_beyond() -> None:
