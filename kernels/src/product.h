@@ -1,0 +1,106 @@
+// The loop of every path: y = sum over blocks of d_a * (scale * (codes . a) + minimum * (sum of a)).
+// Integers inside a block, float32 across blocks, one order, one rounding sequence (multiply, fma, fma). A path hands in
+// its vector type V; the order is written once, here, so paths agree bit for bit and a row never depends on others.
+//
+// V offers: kTiles (tiles side by side in a vector), Floats, Dot4, Dot8 (running integer sums of a block), kRows4 and
+// kRows8 (rows that share an unpacked weight), and the operations used below.
+#pragma once
+#include "matmul.h"
+
+namespace selfspec {
+namespace {
+
+template <class V, int Bits>
+struct Block;
+
+template <class V>
+struct Block<V, 4> {
+  using Dot = typename V::Dot4;
+  template <int R>
+  static inline void dots(const std::uint8_t* block, std::size_t next, const std::int8_t* a, std::size_t depth,
+                          Dot (&dot)[R]) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const auto packed = V::load(block + 32 * j, next);
+      const auto low = V::low(packed), high = V::high(packed);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        V::add(dot[r], low, a + r * depth + 4 * j);
+        V::add(dot[r], high, a + r * depth + 4 * j + 16);
+      }
+    }
+  }
+};
+
+template <class V>
+struct Block<V, 8> {
+  using Dot = typename V::Dot8;
+  template <int R>
+  static inline void dots(const std::uint8_t* block, std::size_t next, const std::int8_t* a, std::size_t depth,
+                          Dot (&dot)[R]) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const auto codes = V::whole(V::load(block + 32 * j, next));
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) V::add(dot[r], codes, a + r * depth + 4 * j);
+    }
+  }
+};
+
+// R rows from `row` on, V::kTiles tiles from `tile` on; `next` is the distance in bytes to the second tile.
+template <class V, int Bits, int R>
+void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows, std::size_t row,
+                  float* y, std::size_t stride) {
+  typename V::Floats sum[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) sum[r] = V::zero();
+  const std::size_t blocks = tiles.blocks, depth = tiles.depth();
+  const std::int8_t* a = rows.codes + row * depth;
+  const float* scales = rows.scales + row * blocks;
+  const float* sums = rows.sums + row * blocks;
+  for (std::size_t b = 0; b < blocks; ++b, tile += block_bytes(Bits), a += kBlock) {
+    typename Block<V, Bits>::Dot dot[R] = {};
+    Block<V, Bits>::template dots<R>(tile, next, a, depth, dot);
+    const auto scale = V::halves(tile + code_bytes(Bits), next);
+    const auto minimum = V::halves(tile + code_bytes(Bits) + 16, next);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const auto weighted = V::fma(scale, V::total(dot[r]), V::times(minimum, sums[r * blocks + b]));
+      sum[r] = V::fma(weighted, V::repeat(scales[r * blocks + b]), sum[r]);
+    }
+  }
+  for (int r = 0; r < R; ++r) V::store(y + r * stride, sum[r], next != 0);
+}
+
+template <class V, int Bits, int R>
+void last_rows(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows, std::size_t row,
+               float* y, std::size_t stride) {
+  if constexpr (R > 0) {
+    if (rows.count - row == R) return rows_of_tile<V, Bits, R>(tiles, tile, next, rows, row, y, stride);
+    last_rows<V, Bits, R - 1>(tiles, tile, next, rows, row, y, stride);
+  }
+}
+
+template <class V, int Bits>
+void product_of(const Tiles& tiles, std::size_t first, std::size_t last, const Rows& rows, float* y,
+                std::size_t stride) {
+  constexpr int kRows = Bits == 4 ? V::kRows4 : V::kRows8;
+  for (std::size_t t = first; t < last; t += V::kTiles) {
+    const std::uint8_t* tile = tiles.bytes + t * tiles.stride();
+    const std::size_t next = V::kTiles == 2 && t + 1 < last ? tiles.stride() : 0;
+    std::size_t row = 0;
+    for (; row + kRows <= rows.count; row += kRows) {
+      rows_of_tile<V, Bits, kRows>(tiles, tile, next, rows, row, y + row * stride + t * kTileColumns, stride);
+    }
+    last_rows<V, Bits, kRows - 1>(tiles, tile, next, rows, row, y + row * stride + t * kTileColumns, stride);
+  }
+}
+
+template <class V>
+void product(const Tiles& tiles, std::size_t first, std::size_t last, const Rows& rows, float* y, std::size_t stride) {
+  if (tiles.bits == 4) return product_of<V, 4>(tiles, first, last, rows, y, stride);
+  product_of<V, 8>(tiles, first, last, rows, y, stride);
+}
+
+}  // namespace
+}  // namespace selfspec

@@ -1,0 +1,54 @@
+// Every usable path against the scalar one on pseudo-random tiles: all codes, odd tile counts, rows past a register
+// tile. A miscompiled or misdetected path is found before it computes a token.
+#include <cstring>
+#include <thread>
+
+#include "matmul.h"
+
+namespace selfspec {
+namespace {
+
+struct Alone : Pool {
+  void run(std::size_t count, void (*task)(void*, std::size_t), void* user) override {
+    for (std::size_t i = 0; i < count; ++i) task(user, i);
+  }
+};
+
+// Steps of a linear congruential generator (Knuth's MMIX constants), top bits.
+struct Noise {
+  std::uint64_t state = 1;
+  std::uint32_t next() { return static_cast<std::uint32_t>((state = state * 6364136223846793005u + 1442695040888963407u) >> 33); }
+};
+
+std::vector<std::uint8_t> random_tiles(Noise& noise, int bits, std::size_t tiles, std::size_t blocks) {
+  std::vector<std::uint8_t> bytes(tiles * blocks * block_bytes(bits));
+  for (auto& byte : bytes) byte = static_cast<std::uint8_t>(noise.next());
+  for (std::size_t at = code_bytes(bits); at < bytes.size(); at += block_bytes(bits)) {
+    for (std::size_t i = 0; i < 4 * kTileColumns; i += 2) bytes[at + i + 1] = 0x20 | (bytes[at + i + 1] & 0x87);
+  }
+  return bytes;
+}
+
+bool same(const Path& path, int bits) {
+  constexpr std::size_t kTiles = 5, kBlocks = 3, kRows = 11;
+  Noise noise;
+  const auto bytes = random_tiles(noise, bits, kTiles, kBlocks);
+  const Tiles tiles{bytes.data(), kTiles, kBlocks, bits};
+  std::vector<float> x(kRows * tiles.depth()), want(kRows * tiles.columns()), got(want.size());
+  for (auto& value : x) value = static_cast<float>(noise.next()) / 1073741824.0f - 1.0f;
+  Alone alone;
+  matmul(kScalar, tiles, x.data(), kRows, want.data(), alone);
+  matmul(path, tiles, x.data(), kRows, got.data(), alone);
+  return std::memcmp(want.data(), got.data(), want.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+const char* self_test() {
+  for (const Path* path : paths()) {
+    if (!same(*path, 4) || !same(*path, 8)) return path->name;
+  }
+  return nullptr;
+}
+
+}  // namespace selfspec
