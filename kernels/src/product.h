@@ -47,6 +47,14 @@ struct Block<V, 8> {
   }
 };
 
+// Asks for `bytes` bytes that the next tiles will need. Without it, memory rests while a second group of rows goes over
+// a tile that is in the cache already. An address past the end is harmless: a prefetch never faults.
+template <std::size_t Bytes>
+inline void prefetch(const std::uint8_t* from) {
+#pragma GCC unroll 16
+  for (std::size_t at = 0; at < Bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+}
+
 // R rows from `row` on, V::kTiles tiles from `tile` on; `next` is the distance in bytes to the second tile.
 template <class V, int Bits, int R>
 void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows, std::size_t row,
@@ -58,9 +66,11 @@ void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next
   const std::int8_t* a = rows.codes + row * depth;
   const float* scales = rows.scales + row * blocks;
   const float* sums = rows.sums + row * blocks;
+  const std::uint8_t* coming = tile + V::kTiles * tiles.stride();
   for (std::size_t b = 0; b < blocks; ++b, tile += block_bytes(Bits), a += kBlock) {
     typename Block<V, Bits>::Dot dot[R] = {};
     Block<V, Bits>::template dots<R>(tile, next, a, depth, dot);
+    prefetch<V::kTiles * block_bytes(Bits)>(coming + b * V::kTiles * block_bytes(Bits));
     const auto scale = V::halves(tile + code_bytes(Bits), next);
     const auto minimum = V::halves(tile + code_bytes(Bits) + 16, next);
 #pragma GCC unroll 8
