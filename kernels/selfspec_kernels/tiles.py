@@ -34,7 +34,7 @@ def pack(
 
     Scales and minima are stored as fp16. Raises ValueError for shapes or codes that do not fit.
     """
-    tiles, blocks, size = shape(*codes.shape, bits)
+    tiles, blocks, size = shape(codes.shape[0], codes.shape[1], bits)
     for name, array in (("scales", scales), ("minima", minima)):
         if array.shape != (tiles * COLUMNS, blocks):
             raise ValueError(
@@ -45,7 +45,7 @@ def pack(
     # [tile, column, block, group, k in group] -> [tile, block, group, column, k in group]
     grouped = codes.reshape(tiles, COLUMNS, blocks, BLOCK // 4, 4).transpose(0, 2, 3, 1, 4)
     if bits == 4:
-        grouped = grouped[:, :, :4] | grouped[:, :, 4:] << 4
+        grouped = np.bitwise_or(grouped[:, :, :4], np.left_shift(grouped[:, :, 4:], 4, dtype=np.uint8), dtype=np.uint8)
     out = np.empty((tiles, blocks, size), np.uint8)
     end = size - COLUMNS * 4
     out[:, :, :end] = grouped.reshape(tiles, blocks, end)

@@ -28,7 +28,8 @@ struct OrtPool : Pool {
   const ort::KernelContext* context;
 
   void run(std::size_t count, void (*task)(void*, std::size_t), void* user) override {
-    check<ort::ParallelFor>(api, context, task, count, std::size_t{0}, user);  // 0 batches: tasks are claimed one by one
+    // No batches: threads claim tasks one by one, so a slow thread does not hold up the others.
+    check<ort::ParallelFor>(api, context, task, count, std::size_t{0}, user);
   }
 };
 
@@ -49,8 +50,8 @@ struct Node {
   std::int64_t multiple(const char* name, std::size_t of) const {
     const std::int64_t value = integer(name);
     if (value <= 0 || value > std::numeric_limits<std::int32_t>::max() || value % static_cast<std::int64_t>(of) != 0) {
-      throw Refusal(std::string(op) + ": " + name + " is " + std::to_string(value) + "; it must be a positive multiple of " +
-                    std::to_string(of) + ". Pad the weights at export.");
+      throw Refusal(std::string(op) + ": " + name + " is " + std::to_string(value) +
+                    "; it must be a positive multiple of " + std::to_string(of) + ". Pad the weights at export.");
     }
     return value;
   }
@@ -90,9 +91,10 @@ struct Weights {
     std::uint64_t bytes = 1;
     for (const std::int64_t d : ort::shape(api, tensor)) bytes *= static_cast<std::uint64_t>(d);
     if (bytes != need) {
-      throw Refusal(std::string(op) + ": input " + std::to_string(input) + " has " + std::to_string(bytes) + " bytes; N=" +
-                    std::to_string(tiles * kTileColumns) + ", K=" + std::to_string(blocks * kBlock) + " at " +
-                    std::to_string(bits) + " bits take " + std::to_string(need) + ". The weights file is damaged or not this model's.");
+      throw Refusal(std::string(op) + ": input " + std::to_string(input) + " has " + std::to_string(bytes) +
+                    " bytes; N=" + std::to_string(tiles * kTileColumns) + ", K=" + std::to_string(blocks * kBlock) +
+                    " at " + std::to_string(bits) + " bits take " + std::to_string(need) +
+                    ". The weights file is damaged or not this model's.");
     }
     return {ort::data<const std::uint8_t>(api, tensor), tiles, blocks, bits};
   }
@@ -168,7 +170,7 @@ struct GatherTiles {
     const std::size_t rows = count(shape, shape.size());
     const auto* ids = ort::data<const std::int64_t>(call.api, call.input(0));
     for (std::size_t i = 0; i < rows; ++i) {
-      if (ids[i] < 0 || static_cast<std::uint64_t>(ids[i]) >= tiles.columns()) {
+      if (static_cast<std::uint64_t>(ids[i]) >= tiles.columns()) {  // a negative one is huge
         throw Refusal("GatherTiles: id " + std::to_string(ids[i]) + " is outside the table of " +
                       std::to_string(tiles.columns()) + " rows.");
       }
@@ -204,7 +206,8 @@ struct GatedMLPTiles {
     shape.back() = static_cast<std::int64_t>(second.columns());
     float* y = call.output(shape);
     OrtPool pool(call.api, call.context);
-    gated_mlp(current_path(), first, second, activation, ort::data<const float>(call.api, call.input(0)), rows, y, pool);
+    const auto* x = ort::data<const float>(call.api, call.input(0));
+    gated_mlp(current_path(), first, second, activation, x, rows, y, pool);
   }
 };
 

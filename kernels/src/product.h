@@ -1,6 +1,6 @@
 // The loop of every path: y = sum over blocks of d_a * (scale * (codes . a) + minimum * (sum of a)).
-// Integers inside a block, float32 across blocks, one order, one rounding sequence (multiply, fma, fma). A path hands in
-// its vector type V; the order is written once, here, so paths agree bit for bit and a row never depends on others.
+// Integers inside a block, float32 across blocks, one order, one rounding sequence (multiply, fma, fma). A path hands
+// in its vector type V; the order is written once, here, so paths agree bit for bit and a row never depends on others.
 //
 // V offers: kTiles (tiles side by side in a vector), Floats, Dot4, Dot8 (running integer sums of a block), kRows4 and
 // kRows8 (rows that share an unpacked weight), and the operations used below.

@@ -1,7 +1,6 @@
 // Every usable path against the scalar one on pseudo-random tiles: all codes, odd tile counts, rows past a register
 // tile. A miscompiled or misdetected path is found before it computes a token.
 #include <cstring>
-#include <thread>
 
 #include "matmul.h"
 
@@ -17,7 +16,10 @@ struct Alone : Pool {
 // Steps of a linear congruential generator (Knuth's MMIX constants), top bits.
 struct Noise {
   std::uint64_t state = 1;
-  std::uint32_t next() { return static_cast<std::uint32_t>((state = state * 6364136223846793005u + 1442695040888963407u) >> 33); }
+  std::uint32_t next() {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::uint32_t>(state >> 33);
+  }
 };
 
 std::vector<std::uint8_t> random_tiles(Noise& noise, int bits, std::size_t tiles, std::size_t blocks) {

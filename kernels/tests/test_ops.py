@@ -138,6 +138,20 @@ def test_gated_mlp_is_its_parts(tmp_path: Path, activation) -> None:
     np.testing.assert_allclose(y, want, rtol=0, atol=2e-3 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("activation", [silu, gelu_tanh])
+def test_activation_is_right_to_float32(tmp_path: Path, activation) -> None:
+    """One value a block survives both quantisations, so y = activation(x) * x shows the activation alone."""
+    codes = np.zeros((64, 32), np.uint8)
+    codes[0, 0] = codes[32, 0] = 1  # gate and up of the first inner value
+    gate_up, down = (tiles.pack(c, np.ones((len(c), 1)), np.zeros((len(c), 1)), 8) for c in (codes, codes[:8]))
+    attributes = {"bits": 8, "down_bits": 8, "N": 8, "K": 32, "I": 32, "activation": activation.__name__}
+    mlp = session(save(tmp_path, "GatedMLPTiles", TensorProto.FLOAT, [gate_up, down], **attributes))
+    x = np.zeros((500, 32), np.float32)
+    x[:, 0] = np.concatenate([np.linspace(-8, 12, 499), [300]])
+    want = activation(x[:, 0].astype(np.float64)) * x[:, 0]
+    np.testing.assert_allclose(mlp.run(None, {"x": x})[0][:, 0], want, rtol=2e-6, atol=1e-7)
+
+
 def test_gated_mlp_in_chunks_of_rows_is_the_same(tmp_path: Path) -> None:
     """A prompt is computed 128 rows at a time; the seam must not show."""
     x = rows(261, K)
