@@ -55,9 +55,9 @@ def save(folder: Path, op: str, x: int, matrices: list[np.ndarray], **attributes
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         tensors,
     )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("selfspec", 1)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("selfspec", 1)]
     (folder / "model.onnx").write_bytes(
-        helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+        helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
     )
     return folder / "model.onnx"
 
@@ -217,9 +217,9 @@ def test_a_shorter_tensor_at_run_time_is_refused(tmp_path: Path) -> None:
     """Weights may also arrive as an input, unknown until the call."""
     node = helper.make_node("MatMulTiles", ["x", "w"], ["y"], domain="selfspec", bits=4, N=N, K=K)
     values = [helper.make_tensor_value_info(*v) for v in (("x", 1, None), ("w", 2, None), ("y", 1, None))]
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("selfspec", 1)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("selfspec", 1)]
     model = helper.make_model(
-        helper.make_graph([node], "g", values[:2], values[2:]), opset_imports=opsets, ir_version=10
+        helper.make_graph([node], "g", values[:2], values[2:]), opset_imports=opsets, ir_version=8
     )
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
