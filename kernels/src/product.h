@@ -5,10 +5,25 @@
 // V offers: kTiles (tiles side by side in a vector), Floats, Dot4, Dot8 (running integer sums of a block), kRows4 and
 // kRows8 (rows that share an unpacked weight), and the operations used below.
 #pragma once
+#include <utility>
+
 #include "matmul.h"
+
+#define SELFSPEC_INLINE __attribute__((always_inline))
 
 namespace selfspec {
 namespace {
+
+// f(0), ..., f(Count - 1) with constants: an array indexed by them lives in registers. GCC unrolls a loop too late for
+// that and leaves the running sums in memory.
+template <class F, int... I>
+SELFSPEC_INLINE inline void unrolled(std::integer_sequence<int, I...>, F f) {
+  (f(std::integral_constant<int, I>{}), ...);
+}
+template <int Count, class F>
+SELFSPEC_INLINE inline void unrolled(F f) {
+  unrolled(std::make_integer_sequence<int, Count>{}, f);
+}
 
 template <class V, int Bits>
 struct Block;
@@ -17,18 +32,16 @@ template <class V>
 struct Block<V, 4> {
   using Dot = typename V::Dot4;
   template <int R>
-  static inline void dots(const std::uint8_t* block, std::size_t next, const std::int8_t* a, std::size_t depth,
-                          Dot (&dot)[R]) {
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
+  SELFSPEC_INLINE static inline void dots(const std::uint8_t* block, std::size_t next, const std::int8_t* a,
+                                          std::size_t depth, Dot (&dot)[R]) {
+    unrolled<4>([&](auto j) SELFSPEC_INLINE {
       const auto packed = V::load(block + 32 * j, next);
       const auto low = V::low(packed), high = V::high(packed);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
+      unrolled<R>([&](auto r) SELFSPEC_INLINE {
         V::add(dot[r], low, a + r * depth + 4 * j);
         V::add(dot[r], high, a + r * depth + 4 * j + 16);
-      }
-    }
+      });
+    });
   }
 };
 
@@ -36,14 +49,12 @@ template <class V>
 struct Block<V, 8> {
   using Dot = typename V::Dot8;
   template <int R>
-  static inline void dots(const std::uint8_t* block, std::size_t next, const std::int8_t* a, std::size_t depth,
-                          Dot (&dot)[R]) {
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
+  SELFSPEC_INLINE static inline void dots(const std::uint8_t* block, std::size_t next, const std::int8_t* a,
+                                          std::size_t depth, Dot (&dot)[R]) {
+    unrolled<8>([&](auto j) SELFSPEC_INLINE {
       const auto codes = V::whole(V::load(block + 32 * j, next));
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) V::add(dot[r], codes, a + r * depth + 4 * j);
-    }
+      unrolled<R>([&](auto r) SELFSPEC_INLINE { V::add(dot[r], codes, a + r * depth + 4 * j); });
+    });
   }
 };
 
@@ -57,11 +68,10 @@ inline void prefetch(const std::uint8_t* from) {
 
 // R rows from `row` on, V::kTiles tiles from `tile` on; `next` is the distance in bytes to the second tile.
 template <class V, int Bits, int R>
-void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows, std::size_t row,
+[[gnu::noinline]] void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows, std::size_t row,
                   float* y, std::size_t stride) {
   typename V::Floats sum[R];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) sum[r] = V::zero();
+  unrolled<R>([&](auto r) SELFSPEC_INLINE { sum[r] = V::zero(); });
   const std::size_t blocks = tiles.blocks, depth = tiles.depth();
   const std::int8_t* a = rows.codes + row * depth;
   const float* scales = rows.scales + row * blocks;
@@ -73,13 +83,12 @@ void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next
     prefetch<V::kTiles * block_bytes(Bits)>(coming + b * V::kTiles * block_bytes(Bits));
     const auto scale = V::halves(tile + code_bytes(Bits), next);
     const auto minimum = V::halves(tile + code_bytes(Bits) + 16, next);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
+    unrolled<R>([&](auto r) SELFSPEC_INLINE {
       const auto weighted = V::fma(scale, V::total(dot[r]), V::times(minimum, sums[r * blocks + b]));
       sum[r] = V::fma(weighted, V::repeat(scales[r * blocks + b]), sum[r]);
-    }
+    });
   }
-  for (int r = 0; r < R; ++r) V::store(y + r * stride, sum[r], next != 0);
+  unrolled<R>([&](auto r) SELFSPEC_INLINE { V::store(y + r * stride, sum[r], next != 0); });
 }
 
 template <class V, int Bits, int R>
