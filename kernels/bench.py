@@ -26,9 +26,9 @@ ROWS = (1, 2, 4, 8, 16, 128)
 
 
 def native(rng: np.random.Generator, n: int, k: int, bits: int) -> tuple[str, dict, list[np.ndarray]]:
-    packed = rng.integers(0, 256, tiles.shape(n, k, bits), dtype=np.uint8)
-    halves = rng.uniform(0.001, 0.01, (n // 8, k // 32, 16)).astype(np.float16)
-    packed[:, :, -32:] = halves.view(np.uint8)
+    packed = rng.integers(0, 256, tiles.shape(n, k, bits, minima=False), dtype=np.uint8)
+    halves = rng.uniform(0.001, 0.01, (n // 8, k // 32, 8)).astype(np.float16)
+    packed[:, :, -16:] = halves.view(np.uint8)
     return "selfspec.MatMulTiles", {"bits": bits, "N": n, "K": k}, [packed]
 
 

@@ -34,7 +34,7 @@ class KernelError(RuntimeError):
 
 def library_path() -> Path:
     """The compiled library. Raises KernelError where the package was not built."""
-    name = "libselfspec_kernels.so" if sys.platform != "win32" else "selfspec_kernels.dll"
+    name = "libselfspec_kernels.so"  # a module to be loaded: .so on macOS too
     for folder in sys.modules[__name__].__path__:  # two of them in an editable install
         if (path := Path(folder) / name).is_file():
             return path

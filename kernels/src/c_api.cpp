@@ -37,10 +37,12 @@ const char* wrong_shape(int bits, std::uint64_t k, std::uint64_t n, std::uint64_
   if (bits != 4 && bits != 8) return refuse("Weights of " + std::to_string(bits) + " bits; 4 and 8 are known.");
   if (k == 0 || k % kBlock != 0) return refuse("K is " + std::to_string(k) + "; it must be a multiple of 32.");
   if (n == 0 || n % kTileColumns != 0) return refuse("N is " + std::to_string(n) + "; it must be a multiple of 8.");
-  const std::uint64_t need = n / kTileColumns * (k / kBlock) * block_bytes(bits);
-  if (bytes == need) return nullptr;
+  const std::uint64_t blocks = n / kTileColumns * (k / kBlock);
+  if (bytes == blocks * block_bytes(bits, true) || bytes == blocks * block_bytes(bits, false)) return nullptr;
   return refuse("The tiles have " + std::to_string(bytes) + " bytes; K=" + std::to_string(k) + ", N=" +
-                std::to_string(n) + " at " + std::to_string(bits) + " bits take " + std::to_string(need) + ".");
+                std::to_string(n) + " at " + std::to_string(bits) + " bits take " +
+                std::to_string(blocks * block_bytes(bits, true)) + ", or " +
+                std::to_string(blocks * block_bytes(bits, false)) + " without minima.");
 }
 
 }  // namespace
@@ -84,7 +86,8 @@ SELFSPEC_EXPORT const char* selfspec_matmul(const char* path_name, int bits, con
   if (const char* wrong = wrong_shape(bits, k, n, tile_bytes)) return wrong;
   if (threads < 1) return refuse("Threads are " + std::to_string(threads) + "; at least 1 is needed.");
   Threads pool(static_cast<std::size_t>(threads));
-  matmul(*path, Tiles{tiles, n / kTileColumns, k / kBlock, bits}, x, m, y, pool);
+  const bool minima = tile_bytes == n / kTileColumns * (k / kBlock) * block_bytes(bits, true);
+  matmul(*path, Tiles{tiles, n / kTileColumns, k / kBlock, bits, minima}, x, m, y, pool);
   return nullptr;
 }
 }

@@ -1,6 +1,3 @@
+// Everything else is hidden (-fvisibility=hidden): the library lives in a process with others.
 #pragma once
-#if defined(_WIN32)
-#define SELFSPEC_EXPORT __declspec(dllexport)
-#else
 #define SELFSPEC_EXPORT __attribute__((visibility("default")))
-#endif

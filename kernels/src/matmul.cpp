@@ -101,8 +101,10 @@ void gated_mlp(const Path& path, const Tiles& gate_up, const Tiles& down, Activa
 void dequantize_column(const Tiles& tiles, std::size_t column, float* out) {
   const std::size_t c = column % kTileColumns, codes = code_bytes(tiles.bits);
   const std::uint8_t* block = tiles.bytes + column / kTileColumns * tiles.stride();
-  for (std::size_t b = 0; b < tiles.blocks; ++b, block += block_bytes(tiles.bits), out += kBlock) {
-    const float scale = float_of_half(block + codes + 2 * c), minimum = float_of_half(block + codes + 16 + 2 * c);
+  for (std::size_t b = 0; b < tiles.blocks; ++b, block += tiles.stride() / tiles.blocks, out += kBlock) {
+    const float scale = float_of_half(block + codes + 2 * c);
+    const float minimum =
+        tiles.minima ? float_of_half(block + codes + 2 * (kTileColumns + c)) : middle(tiles.bits) * scale;
     for (std::size_t k = 0; k < kBlock; ++k) {
       const std::size_t group = k / 4;
       const int code = tiles.bits == 8  ? block[32 * group + 4 * c + k % 4]

@@ -87,16 +87,17 @@ struct Weights {
   }
 
   Tiles read(const Api* api, const ort::Value* tensor) const {
-    const std::uint64_t need = std::uint64_t{tiles} * blocks * block_bytes(bits);
+    const std::uint64_t need = std::uint64_t{tiles} * blocks * block_bytes(bits, true);
+    const std::uint64_t symmetric = std::uint64_t{tiles} * blocks * block_bytes(bits, false);
     std::uint64_t bytes = 1;
     for (const std::int64_t d : ort::shape(api, tensor)) bytes *= static_cast<std::uint64_t>(d);
-    if (bytes != need) {
+    if (bytes != need && bytes != symmetric) {
       throw Refusal(std::string(op) + ": input " + std::to_string(input) + " has " + std::to_string(bytes) +
                     " bytes; N=" + std::to_string(tiles * kTileColumns) + ", K=" + std::to_string(blocks * kBlock) +
-                    " at " + std::to_string(bits) + " bits take " + std::to_string(need) +
-                    ". The weights file is damaged or not this model's.");
+                    " at " + std::to_string(bits) + " bits take " + std::to_string(need) + ", or " +
+                    std::to_string(symmetric) + " without minima. The weights file is damaged or not this model's.");
     }
-    return {ort::data<const std::uint8_t>(api, tensor), tiles, blocks, bits};
+    return {ort::data<const std::uint8_t>(api, tensor), tiles, blocks, bits, bytes == need};
   }
 };
 

@@ -67,22 +67,26 @@ inline void prefetch(const std::uint8_t* from) {
 }
 
 // R rows from `row` on, V::kTiles tiles from `tile` on; `next` is the distance in bytes to the second tile.
-template <class V, int Bits, int R>
-[[gnu::noinline]] void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows, std::size_t row,
-                  float* y, std::size_t stride) {
+template <class V, int Bits, bool Minima, int R>
+[[gnu::noinline]] void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows,
+                                    std::size_t row, float* y, std::size_t stride) {
   typename V::Floats sum[R];
   unrolled<R>([&](auto r) SELFSPEC_INLINE { sum[r] = V::zero(); });
+  constexpr std::size_t kBytes = block_bytes(Bits, Minima);
   const std::size_t blocks = tiles.blocks, depth = tiles.depth();
   const std::int8_t* a = rows.codes + row * depth;
   const float* scales = rows.scales + row * blocks;
   const float* sums = rows.sums + row * blocks;
   const std::uint8_t* coming = tile + V::kTiles * tiles.stride();
-  for (std::size_t b = 0; b < blocks; ++b, tile += block_bytes(Bits), a += kBlock) {
+  for (std::size_t b = 0; b < blocks; ++b, tile += kBytes, a += kBlock) {
     typename Block<V, Bits>::Dot dot[R] = {};
     Block<V, Bits>::template dots<R>(tile, next, a, depth, dot);
-    prefetch<V::kTiles * block_bytes(Bits)>(coming + b * V::kTiles * block_bytes(Bits));
+    prefetch<V::kTiles * kBytes>(coming + b * V::kTiles * kBytes);
     const auto scale = V::halves(tile + code_bytes(Bits), next);
-    const auto minimum = V::halves(tile + code_bytes(Bits) + 16, next);
+    const auto minimum = [&] {
+      if constexpr (Minima) return V::halves(tile + code_bytes(Bits) + 2 * kTileColumns, next);
+      return V::times(scale, middle(Bits));
+    }();
     unrolled<R>([&](auto r) SELFSPEC_INLINE {
       const auto weighted = V::fma(scale, V::total(dot[r]), V::times(minimum, sums[r * blocks + b]));
       sum[r] = V::fma(weighted, V::repeat(scales[r * blocks + b]), sum[r]);
@@ -91,16 +95,16 @@ template <class V, int Bits, int R>
   unrolled<R>([&](auto r) SELFSPEC_INLINE { V::store(y + r * stride, sum[r], next != 0); });
 }
 
-template <class V, int Bits, int R>
+template <class V, int Bits, bool Minima, int R>
 void last_rows(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows, std::size_t row,
                float* y, std::size_t stride) {
   if constexpr (R > 0) {
-    if (rows.count - row == R) return rows_of_tile<V, Bits, R>(tiles, tile, next, rows, row, y, stride);
-    last_rows<V, Bits, R - 1>(tiles, tile, next, rows, row, y, stride);
+    if (rows.count - row == R) return rows_of_tile<V, Bits, Minima, R>(tiles, tile, next, rows, row, y, stride);
+    last_rows<V, Bits, Minima, R - 1>(tiles, tile, next, rows, row, y, stride);
   }
 }
 
-template <class V, int Bits>
+template <class V, int Bits, bool Minima>
 void product_of(const Tiles& tiles, std::size_t first, std::size_t last, const Rows& rows, float* y,
                 std::size_t stride) {
   constexpr int kRows = Bits == 4 ? V::kRows4 : V::kRows8;
@@ -109,16 +113,17 @@ void product_of(const Tiles& tiles, std::size_t first, std::size_t last, const R
     const std::size_t next = V::kTiles == 2 && t + 1 < last ? tiles.stride() : 0;
     std::size_t row = 0;
     for (; row + kRows <= rows.count; row += kRows) {
-      rows_of_tile<V, Bits, kRows>(tiles, tile, next, rows, row, y + row * stride + t * kTileColumns, stride);
+      rows_of_tile<V, Bits, Minima, kRows>(tiles, tile, next, rows, row, y + row * stride + t * kTileColumns, stride);
     }
-    last_rows<V, Bits, kRows - 1>(tiles, tile, next, rows, row, y + row * stride + t * kTileColumns, stride);
+    last_rows<V, Bits, Minima, kRows - 1>(tiles, tile, next, rows, row, y + row * stride + t * kTileColumns, stride);
   }
 }
 
 template <class V>
 void product(const Tiles& tiles, std::size_t first, std::size_t last, const Rows& rows, float* y, std::size_t stride) {
-  if (tiles.bits == 4) return product_of<V, 4>(tiles, first, last, rows, y, stride);
-  product_of<V, 8>(tiles, first, last, rows, y, stride);
+  const auto run = tiles.bits == 4 ? (tiles.minima ? product_of<V, 4, true> : product_of<V, 4, false>)
+                                   : (tiles.minima ? product_of<V, 8, true> : product_of<V, 8, false>);
+  run(tiles, first, last, rows, y, stride);
 }
 
 }  // namespace

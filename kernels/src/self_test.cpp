@@ -22,20 +22,21 @@ struct Noise {
   }
 };
 
-std::vector<std::uint8_t> random_tiles(Noise& noise, int bits, std::size_t tiles, std::size_t blocks) {
-  std::vector<std::uint8_t> bytes(tiles * blocks * block_bytes(bits));
+std::vector<std::uint8_t> random_tiles(Noise& noise, int bits, bool minima, std::size_t count) {
+  const std::size_t size = block_bytes(bits, minima);
+  std::vector<std::uint8_t> bytes(count * size);
   for (auto& byte : bytes) byte = static_cast<std::uint8_t>(noise.next());
-  for (std::size_t at = code_bytes(bits); at < bytes.size(); at += block_bytes(bits)) {
-    for (std::size_t i = 0; i < 4 * kTileColumns; i += 2) bytes[at + i + 1] = 0x20 | (bytes[at + i + 1] & 0x87);
+  for (std::size_t at = code_bytes(bits); at < bytes.size(); at += size) {  // scales and minima of ordinary size
+    for (std::size_t i = 0; i < size - code_bytes(bits); i += 2) bytes[at + i + 1] = 0x20 | (bytes[at + i + 1] & 0x87);
   }
   return bytes;
 }
 
-bool same(const Path& path, int bits) {
+bool same(const Path& path, int bits, bool minima) {
   constexpr std::size_t kTiles = 5, kBlocks = 3, kRows = 11;
   Noise noise;
-  const auto bytes = random_tiles(noise, bits, kTiles, kBlocks);
-  const Tiles tiles{bytes.data(), kTiles, kBlocks, bits};
+  const auto bytes = random_tiles(noise, bits, minima, kTiles * kBlocks);
+  const Tiles tiles{bytes.data(), kTiles, kBlocks, bits, minima};
   std::vector<float> x(kRows * tiles.depth()), want(kRows * tiles.columns()), got(want.size());
   for (auto& value : x) value = static_cast<float>(noise.next()) / 1073741824.0f - 1.0f;
   Alone alone;
@@ -48,7 +49,9 @@ bool same(const Path& path, int bits) {
 
 const char* self_test() {
   for (const Path* path : paths()) {
-    if (!same(*path, 4) || !same(*path, 8)) return path->name;
+    for (const bool minima : {false, true}) {
+      if (!same(*path, 4, minima) || !same(*path, 8, minima)) return path->name;
+    }
   }
   return nullptr;
 }

@@ -19,9 +19,13 @@
 //       bytes 256..271   scales
 //       bytes 272..287   minima
 //
-//   weight = scale * code + minimum, code unsigned. A group of 32 bytes holds four k of eight columns: the shape that
-//   maddubs, dpbusd and sdot multiply with four activations repeated, so a column's sum stays in one lane and is never
-//   added across lanes. Scales lie beside their codes: one stream from memory, one initialiser in the model.
+//   weight = scale * code + minimum, code unsigned. Symmetric weights leave the minima out (blocks of 144 and 272
+//   bytes): a minimum is then -8 or -128 times its scale, and a tenth less is read from memory, which is what a single
+//   row waits for. The number of bytes tells which of the two a tensor is.
+//
+//   A group of 32 bytes holds four k of eight columns: the shape that maddubs, dpbusd and sdot multiply with four
+//   activations repeated, so a column's sum stays in one lane and is never added across lanes. Scales lie beside their
+//   codes: one stream from memory, one initialiser in the model.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -32,15 +36,18 @@ constexpr std::size_t kTileColumns = 8;
 constexpr std::size_t kBlock = 32;
 
 constexpr std::size_t code_bytes(int bits) { return kTileColumns * kBlock * static_cast<std::size_t>(bits) / 8; }
-constexpr std::size_t block_bytes(int bits) { return code_bytes(bits) + kTileColumns * 4; }
+constexpr std::size_t block_bytes(int bits, bool minima) { return code_bytes(bits) + kTileColumns * (minima ? 4 : 2); }
+// The minimum of a symmetric block, in scales.
+constexpr float middle(int bits) { return bits == 4 ? -8.0f : -128.0f; }
 
 struct Tiles {
   const std::uint8_t* bytes;
   std::size_t tiles;   // N / 8
   std::size_t blocks;  // K / 32
   int bits;            // 4 or 8
+  bool minima;         // stored, or middle(bits) * scale
 
-  std::size_t stride() const { return blocks * block_bytes(bits); }
+  std::size_t stride() const { return blocks * block_bytes(bits, minima); }
   std::size_t columns() const { return tiles * kTileColumns; }
   std::size_t depth() const { return blocks * kBlock; }
 };

@@ -26,10 +26,10 @@ int main(int argc, char** argv) {
   const std::size_t m = std::strtoul(argv[3], nullptr, 10), k = std::strtoul(argv[4], nullptr, 10),
                     n = std::strtoul(argv[5], nullptr, 10);
   std::vector<float> x(m * k), y(m * n);
-  std::vector<std::uint8_t> bytes(n / kTileColumns * (k / kBlock) * block_bytes(bits));
+  std::vector<std::uint8_t> bytes(n / kTileColumns * (k / kBlock) * block_bytes(bits, true));
   if (std::fread(x.data(), 4, x.size(), stdin) != x.size()) return 3;
   if (std::fread(bytes.data(), 1, bytes.size(), stdin) != bytes.size()) return 3;
   Alone alone;
-  matmul(*path, Tiles{bytes.data(), n / kTileColumns, k / kBlock, bits}, x.data(), m, y.data(), alone);
+  matmul(*path, Tiles{bytes.data(), n / kTileColumns, k / kBlock, bits, true}, x.data(), m, y.data(), alone);
   return std::fwrite(y.data(), 4, y.size(), stdout) == y.size() ? 0 : 4;
 }

@@ -161,9 +161,12 @@ def test_gated_mlp_in_chunks_of_rows_is_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(y[r], mlp.run(None, {"x": x[r]})[0])
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_gather_gives_the_dequantised_rows(tmp_path: Path, bits: int) -> None:
+def test_gather_gives_the_dequantised_rows(tmp_path: Path, bits: int, symmetric: bool) -> None:
     w = weights(N, K, bits)
+    if symmetric:
+        w = tiles.pack(*tiles.unpack(w, bits)[:2], None, bits)
     gather = session(save(tmp_path, "GatherTiles", TensorProto.INT64, [w], bits=bits, N=N, K=K))
     ids = np.array([[0, N - 1, 7], [8, 9, 7]])
     np.testing.assert_array_equal(gather.run(None, {"x": ids})[0], tiles.dequantize(w, bits)[ids])

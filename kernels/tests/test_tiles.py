@@ -23,6 +23,18 @@ def test_bytes_of_a_block_are_where_the_drawing_says() -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
+def test_symmetric_tiles_store_no_minima(bits: int) -> None:
+    codes, scales = np.arange(256, dtype=np.uint8).reshape(8, 32) % (1 << bits - 1), np.full((8, 1), 0.5, np.float16)
+    packed = tiles.pack(codes, scales, None, bits)
+    assert packed.shape == tiles.shape(8, 32, bits, minima=False) == (1, 1, 32 * bits + 16)
+    back = tiles.unpack(packed, bits)
+    np.testing.assert_array_equal(back[0], codes)
+    np.testing.assert_array_equal(back[1], scales)
+    assert back[2] is None
+    np.testing.assert_array_equal(tiles.dequantize(packed, bits), 0.5 * (codes - float(1 << bits - 1)))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
 def test_unpack_undoes_pack(bits: int) -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 1 << bits, (24, 96), dtype=np.uint8)
@@ -54,6 +66,7 @@ def test_misfits_are_refused_by_name() -> None:
         ((codes, scales, np.zeros((8, 2)), 4), "minima have shape"),
         ((codes + 16, scales, scales, 4), "below 16"),
         ((codes, scales, scales, 5), "5 bits"),
+        ((codes, scales + 1e5, scales, 4), "100000 is beyond fp16"),
     ):
         with pytest.raises(ValueError, match=sentence):
             tiles.pack(*bad)
