@@ -1,5 +1,6 @@
 """The operators inside ONNX Runtime: right numbers, weights used where the file is mapped, damage refused."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,16 @@ def test_a_row_has_the_same_bits_for_any_rows_and_threads(tmp_path: Path, thread
         alone = np.concatenate([op.run(None, {"x": x[r : r + 1]})[0] for r in range(16)])
         for m in range(1, 17):
             np.testing.assert_array_equal(op.run(None, {"x": x[:m]})[0].view(np.int32), alone[:m].view(np.int32))
+
+
+def test_one_session_may_run_in_several_threads(tmp_path: Path) -> None:
+    """Working memory belongs to the calling thread; shared, two callers would mix their rows."""
+    mlp = session(save_mlp(tmp_path, 64, 512, 1056), threads=2)
+    inputs = [rows(m, 512) * m for m in range(1, 9)]
+    want = [mlp.run(None, {"x": x})[0] for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        for i, [got] in enumerate(pool.map(lambda x: mlp.run(None, {"x": x}), inputs * 20)):
+            np.testing.assert_array_equal(got, want[i % len(want)])
 
 
 def save_mlp(folder: Path, n: int, k: int, inner: int, activation: str = "silu") -> Path:
