@@ -7,7 +7,7 @@ namespace selfspec {
 namespace {
 
 struct AvxVnni : Ymm {
-  static constexpr int kRows4 = 4, kRows8 = 4;
+  static constexpr int kRows4 = 6, kRows8 = 6;
   using Dot4 = __m256i;
   using Dot8 = __m256i;
 
