@@ -7,7 +7,7 @@ namespace selfspec {
 namespace {
 
 struct Avx2 : Ymm {
-  // Measured: five or six rows in one pass over a tile cost less than four and one; eight are no faster than two passes.
+  // Measured: five or six rows in one pass over a tile cost less than four and one; more gain nothing.
   static constexpr int kRows4 = 6, kRows8 = 4;
   using Dot4 = __m256i;
   struct Planes {
