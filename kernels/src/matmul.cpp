@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "activation.h"
 #include "half.h"
 
 namespace selfspec {
@@ -64,8 +63,7 @@ void mlp_rows(const Path& path, const Tiles& gate_up, const Tiles& down, Activat
     for (std::size_t r = 0; r < rows; ++r) {
       float* gate = values + r * 2 * inner + range.first * kBlock;
       const std::size_t blocks = range.last - range.first, at = r * units + range.first;
-      const auto times = activation == Activation::kSilu ? silu_times : gelu_tanh_times;
-      times(gate, gate + inner, blocks * kBlock);
+      path.activate(activation, gate, gate + inner, blocks * kBlock);
       path.quantize(gate, 1, blocks, codes.codes.data() + at * kBlock, codes.scales.data() + at,
                     codes.sums.data() + at);
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "activation.h"
 #include "quantize_rows.h"
 #include "tiles.h"
 
@@ -18,6 +19,8 @@ struct Path {
   // y[r, 8 * first .. 8 * last), rows `stride` floats apart; tiles from an even `first` on may be taken in pairs.
   void (*product)(const Tiles& tiles, std::size_t first, std::size_t last, const Rows& rows, float* y,
                   std::size_t stride);
+  // gate[i] = activation(gate[i]) * up[i]
+  void (*activate)(Activation activation, float* gate, const float* up, std::size_t count);
 };
 
 extern const Path kScalar;
@@ -55,8 +58,6 @@ struct Scratch {
 
   Rows reserve(std::size_t rows, std::size_t blocks);
 };
-
-enum class Activation { kSilu, kGeluTanh };
 
 // y [rows, N] = x [rows, K] * tiles.
 void matmul(const Path& path, const Tiles& tiles, const float* x, std::size_t rows, float* y, Pool& pool);

@@ -15,7 +15,15 @@ from selfspec_kernels import tiles
 
 SOURCES = Path(__file__).parents[1] / "src"
 COMMON = ("dispatch", "matmul", "matmul_scalar", "self_test")
-FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-DSELFSPEC_ARM64", "-c"]  # as CMakeLists.txt
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-DSELFSPEC_ARM64",
+    "-c",
+]  # as CMakeLists.txt
 
 COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
 pytestmark = pytest.mark.skipif(

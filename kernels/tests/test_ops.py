@@ -163,6 +163,19 @@ def test_activation_is_right_to_float32(tmp_path: Path, activation) -> None:
     np.testing.assert_allclose(mlp.run(None, {"x": x})[0][:, 0], want, rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated_mlp_has_the_same_bits_on_every_path(tmp_path: Path, activation: str) -> None:
+    """The activation too is compiled once a path; a fused multiply in one of them would show."""
+    x, mlp = 10 * rows(9, K), session(save_mlp(tmp_path, N, K, I, activation))
+    want = mlp.run(None, {"x": x})[0]
+    try:
+        for path in kernels.paths():
+            kernels.use_path(path)
+            np.testing.assert_array_equal(mlp.run(None, {"x": x})[0], want)
+    finally:
+        kernels.use_path(kernels.paths()[0])
+
+
 def test_gated_mlp_in_chunks_of_rows_is_the_same(tmp_path: Path) -> None:
     """A prompt is computed 128 rows at a time; the seam must not show."""
     x = rows(261, K)
