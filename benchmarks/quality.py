@@ -12,7 +12,7 @@ from pathlib import Path
 
 from results import FOLDER, machine_facts, write_results
 
-from selfspec.cli import run_command
+from selfspec.cli import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.models.manifest import WEIGHTS_NAME
 from selfspec.quality import compare, record
@@ -20,7 +20,7 @@ from selfspec.runtime.model import load
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="quality.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", type=Path)
     parser.add_argument("artifacts", type=Path, nargs="+")
     parser.add_argument("--threads", type=int)

@@ -22,7 +22,7 @@ from results import FOLDER, write_results
 from tables import rewrite
 
 from selfspec.artifacts import DEFAULT_FOLDER, ensure_artifact
-from selfspec.cli import run_command
+from selfspec.cli import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError, unknown_name
 
 HERE = Path(__file__).resolve().parent
@@ -55,7 +55,7 @@ CASES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="suite.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", default=",".join(STEPS), help=f"which to run (default: all: {', '.join(STEPS)})")
     parser.add_argument(
         "--prompts", type=Path, help="for bench: Spec-Bench's jsonl, or a text a line (default: our own)"

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from results import FOLDER
+import memory
+import peer_results
+import synthetic
+from results import FOLDER, markdown_table
+
+from selfspec.bootstrap import Interval
 
 Results = Mapping[str, Any]
 """Name of a file without .json → what it holds."""
@@ -49,12 +54,13 @@ def fill(text: str, results: Results) -> str:
     Raises:
         KeyError: a table's name is not known.
     """
-    return _REGION.sub(lambda match: f"{match[1]}{TABLES[match[2]](results)}{match[3]}", text)
 
+    def made(match: re.Match[str]) -> str:
+        needed, make = TABLES[match[2]]
+        ready = any(name.startswith(needed) for name in results)
+        return f"{match[1]}{make(results) if ready else _MISSING}\n{match[3]}"
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown; ends with a newline."""
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
+    return _REGION.sub(made, text)
 
 
 def machine_sentence(data: Mapping[str, Any]) -> str:
@@ -67,8 +73,6 @@ def machine_sentence(data: Mapping[str, Any]) -> str:
 def speed(results: Results) -> str:
     """Every model and precision: plain, and the speed-ups over all prompts."""
     benches = _benches(results)
-    if not benches:
-        return _MISSING + "\n"
     drafts = list(dict.fromkeys(row["draft"] for data in benches for row in data["rows"] if row["speed_up"]))
     drafts.sort(key=("prompt-lookup", "early-exit", "auto", "none").index)
     head = ["", "plain tok/s", "of bandwidth", *(_DRAFT_TITLES.get(draft, draft) for draft in drafts)]
@@ -78,27 +82,23 @@ def speed(results: Results) -> str:
         whole = {row["draft"]: row for row in data["rows"] if row["category"] == "all"}
         cells = [_speed_up(whole[draft]) if draft in whole else "" for draft in drafts]
         rows.append([_title(data), f"{whole['plain']['median']:.0f}", f"{generation['roofline']:.0%}", *cells])
-    return f"{_conditions(benches[0])}\n\n{table(head, rows)}"
+    return f"{_conditions(benches[0])}\n\n{markdown_table(head, rows)}"
 
 
 def categories(results: Results) -> str:
     """The speed-up of ``auto`` by category of prompts."""
     benches = _benches(results)
-    if not benches:
-        return _MISSING + "\n"
     names = list(dict.fromkeys(row["category"] for row in benches[0]["rows"] if row["category"] not in (None, "all")))
     rows = []
     for data in benches:
         auto = {row["category"]: row for row in data["rows"] if row["draft"] == "auto"}
         rows.append([f"{_title(data)}, auto", *(_speed_up(auto[name]) for name in names)])
-    return table(["", *(name.replace("_", " ") for name in names)], rows)
+    return markdown_table(["", *(name.replace("_", " ") for name in names)], rows)
 
 
 def details(results: Results) -> str:
     """Everything over all prompts that ``selfspec bench`` found, and the costs."""
     benches = _benches(results)
-    if not benches:
-        return _MISSING + "\n"
     head = [
         "",
         "draft",
@@ -121,20 +121,47 @@ def details(results: Results) -> str:
             f"- {_title(data)}: V(m) {verify}; c by exit layer {draft}; prompt of {prefill['test'][2:]} tokens at "
             f"{prefill['median']:.0f} tok/s; sha256 {data['artifact']['digest'][:12]}."
         )
-    return f"{_conditions(benches[0])}\n\n{table(head, rows)}\n" + "\n".join(costs) + "\n"
+    return f"{_conditions(benches[0])}\n\n{markdown_table(head, rows)}\n\n" + "\n".join(costs)
 
 
 def quality(results: Results) -> str:
     """What precision costs in text and saves in bytes."""
-    found = results.get("quality")
-    if found is None:
-        return _MISSING + "\n"
+    found = results["quality"]
     rows = []
     for row in found["rows"]:
         size, kl = f"{row['weights_bytes'] / _MB:.0f} MB", f"{row['kl']:.4f}"
         rows.append([row["precision"], size, f"{row['agreement']:.1%}", kl, _resident(row, results)])
     head = ["", "weights.bin", "same best token", "KL divergence", "PSS, plain"]
-    return f"Against fp32 on {found['rows'][0]['tokens']} tokens of its own answers:\n\n{table(head, rows)}"
+    return f"Against fp32 on {found['rows'][0]['tokens']} tokens of its own answers:\n\n{markdown_table(head, rows)}"
+
+
+def peers(results: Results) -> str:
+    """A table a precision."""
+    found, settings = results["peers"], results["peers"]["settings"]
+    tables = [f"**{name}**\n\n{peer_results.table(_peer_rows(rows))}" for name, rows in found["precisions"].items()]
+    conditions = (
+        f"{settings['model']}, {settings['prompts']} prompts ({settings['prompt_file']}), greedy, at most "
+        f"{settings['max_new_tokens']} new tokens, {settings['repeats']} runs in turns. {found['date']}: "
+        f"{machine_sentence(found['machine'])}."
+    )
+    return "\n\n".join([conditions, *tables])
+
+
+def peer_notes(results: Results) -> str:
+    """Versions of the peers, and what a reader must know of them."""
+    lines = []
+    for rows in results["peers"]["precisions"].values():
+        for row in rows:
+            versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+            lines.append(f"- {row['peer']}: {'; '.join(text for text in (versions, row['note']) if text)}")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _peer_rows(rows: Iterable[Any]) -> list[peer_results.Row]:
+    return [
+        peer_results.Row(**row | {"interval": None if row["interval"] is None else Interval(**row["interval"])})
+        for row in rows
+    ]
 
 
 def _resident(row: Any, results: Results) -> str:
@@ -183,9 +210,17 @@ def _speed_up(row: Any) -> str:
 
 _DRAFT_TITLES = {"none": "plain again (noise)"}
 
-TABLES: dict[str, Callable[[Results], str]] = {
-    "speed": speed, "categories": categories, "details": details, "quality": quality,
-}  # fmt: skip
+TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
+    "speed": ("bench-", speed),
+    "categories": ("bench-", categories),
+    "details": ("bench-", details),
+    "quality": ("quality", quality),
+    "memory": ("memory", lambda results: memory.markdown(results["memory"])),
+    "synthetic": ("synthetic", lambda results: synthetic.markdown(results["synthetic"])),
+    "peers": ("peers", peers),
+    "peer-notes": ("peers", peer_notes),
+}
+"""Name of a table → how the name of a file that it needs begins, and what makes it."""
 
 
 if __name__ == "__main__":

@@ -6,18 +6,19 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+from selfspec.timing import take_turns
+
 
 def alternate(arms: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every call, by arm. One warm-up round is not counted; the order is reversed every other round."""
-    names = list(arms)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for index in range(rounds + 1):
-        for name in names if index % 2 else reversed(names):
-            started = time.perf_counter()
-            arms[name]()
-            if index:
-                times[name].append(time.perf_counter() - started)
-    return times
+    """Seconds of every call, by arm; they take turns. One warm-up round is not counted."""
+
+    def timed(arm: Callable[[], object]) -> float:
+        started = time.perf_counter()
+        arm()
+        return time.perf_counter() - started
+
+    take_turns(list(arms.values()), 1, timed)
+    return dict(zip(arms, take_turns(list(arms.values()), rounds, timed), strict=True))
 
 
 def median_ms(seconds: list[float]) -> float:

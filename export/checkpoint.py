@@ -6,7 +6,9 @@ nothing in it is ever imported or run, and its files are its own (see ``check_fo
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -135,6 +137,20 @@ def _check_safetensors_header(file: Path) -> None:
         )
 
 
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """A safetensors file while it is read.
+
+    Raises:
+        CheckpointError: it is gone, incomplete or damaged, or lacks what is read of it.
+    """
+    try:
+        with safe_open(file, framework="np") as handle:
+            yield handle
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} is not a complete safetensors file ({error}); download it again.") from error
+
+
 def _shard_names(index: Path) -> list[str]:
     """File names in a shard index, each a plain name: an index must not lead out of its folder."""
     weight_map = read_json(index).get("weight_map")
@@ -164,7 +180,7 @@ class SafetensorsCheckpoint:
         self.config = from_hf(config)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, str] = {}
-        self._handles: dict[str, Any] = {}
+        self._files: dict[str, Path] = {}
         for file in self._weight_files():
             self._index(file)
 
@@ -188,18 +204,15 @@ class SafetensorsCheckpoint:
 
     def _index(self, file: Path) -> None:
         _check_safetensors_header(file)
-        try:
-            handle = safe_open(file, framework="np")
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{file} is not a complete safetensors file ({error}); download it again.") from error
-        for name in handle.keys():  # noqa: SIM118  (a handle, not a dict)
-            view = handle.get_slice(name)
-            kind = str(view.get_dtype())
-            if kind not in _FLOAT_TYPES:
-                known = ", ".join(_FLOAT_TYPES)
-                raise UnsupportedModelError(f"{file}: {name} is stored as {kind}; only {known} can be exported.")
-            self._shapes[name], self._types[name] = tuple(view.get_shape()), kind
-            self._handles[name] = handle
+        with _opened(file) as handle:
+            for name in handle.keys():  # noqa: SIM118  (a handle, not a dict)
+                view = handle.get_slice(name)
+                kind = str(view.get_dtype())
+                if kind not in _FLOAT_TYPES:
+                    known = ", ".join(_FLOAT_TYPES)
+                    raise UnsupportedModelError(f"{file}: {name} is stored as {kind}; only {known} can be exported.")
+                self._shapes[name], self._types[name] = tuple(view.get_shape()), kind
+                self._files[name] = file
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return self._shapes
@@ -208,7 +221,9 @@ class SafetensorsCheckpoint:
         return self._types[name]
 
     def read(self, name: str, start: int, stop: int) -> Floats | Blocks:
-        rows = self._handles[name].get_slice(name)[start:stop]
+        # Opened for each run of rows: the file is mapped, and pages once touched would stay resident, in the end all.
+        with _opened(self._files[name]) as handle:
+            rows = handle.get_slice(name)[start:stop]
         return np.ascontiguousarray(rows).astype(np.float32, copy=False)
 
     def tokenizer_files(self) -> TokenizerSource:

@@ -203,7 +203,7 @@ def measure(sessions: Sessions, probes: Sequence[Sequence[int]]) -> Profile:
     left = _OWN_SECONDS - (time.perf_counter() - started)
     first = np.resize(np.asarray(probes[0]), context).tolist()
     own = drafted.add(first, min(_OWN_TOKENS, limit - context), max(ROW_COUNTS), left)
-    steps, head, exits = _timings(conversation, context, own)
+    steps, head, exits = time_passes(conversation, context, own)
     found = {k: ExitProfile(exits[k], *drafted.of(k)) for k in exits}
     return Profile(steps, head, found, exact_passes(sessions))
 
@@ -252,9 +252,17 @@ class _Drafted:
             self._hits[k] += (tokens == target).tolist()
 
 
-def _timings(conversation: Conversation, context: int, tokens: Ids) -> tuple[dict[int, float], float, dict[int, float]]:
-    """(steps, hot head, exits): medians over sweeps; one sweep times everything once, so that a noisy moment hits all
-    alike."""
+def time_passes(
+    conversation: Conversation, context: int, tokens: Ids, seconds: float = _TIMING_SECONDS
+) -> tuple[dict[int, float], float, dict[int, float]]:
+    """(steps, hot head, exits) as :class:`Profile` has them: medians over sweeps; one sweep times everything once, so
+    that a noisy moment hits all alike.
+
+    Args:
+        context: how many tokens of ``conversation`` have run; passes go behind them and are not committed.
+        tokens: what passes are run over; of row counts, those that it has are timed.
+        seconds: after how long no further sweep begins.
+    """
     stack, plan, layers = conversation.stack, conversation.full_plan, conversation.config.num_layers
     counts = [m for m in ROW_COUNTS if m <= len(tokens)]
     hidden = stack.run(plan, stack.embed(tokens[:1]), context)
@@ -275,7 +283,7 @@ def _timings(conversation: Conversation, context: int, tokens: Ids) -> tuple[dic
         job()
     started = time.perf_counter()
     sweeps = 0
-    while not sweeps or (sweeps < _MAX_SWEEPS and time.perf_counter() - started < _TIMING_SECONDS):
+    while not sweeps or (sweeps < _MAX_SWEEPS and time.perf_counter() - started < seconds):
         for key, job in jobs.items():
             begin = time.perf_counter()
             job()

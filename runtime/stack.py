@@ -119,6 +119,7 @@ class Stack:
         self._kv = kv
         self._split = passes
         self._bound: dict[tuple[str, int], _Pass] = {}
+        self._scratch: dict[tuple[str, str], NDArray[np.float32]] = {}
         self._generation = kv.generation
         self._seqlens_k = np.zeros(1, dtype=np.int32)
         self._total = np.zeros(1, dtype=np.int32)
@@ -226,11 +227,21 @@ class Stack:
             elif node.name == "input_ids":
                 bound.bind_input(node.name, np.zeros((1, rows), dtype=np.int64))
             else:
-                bound.bind_input(node.name, np.zeros((1, rows, node.shape[-1]), dtype=np.float32))
+                bound.bind_input(node.name, self._rows(graph, node.name, rows, node.shape[-1]))
         for node in session.get_outputs():
             if not node.name.startswith("present."):
-                bound.bind_output(node.name, np.empty((1, rows, node.shape[-1]), dtype=np.float32))
+                bound.bind_output(node.name, self._rows(graph, node.name, rows, node.shape[-1]))
         return bound
+
+    def _rows(self, graph: str, name: str, rows: int, width: int) -> NDArray[np.float32]:
+        """[1, rows, width] for one input or output. Passes of any number of rows share the memory, since one runs at a
+        time: logits of 1, 2, ... 16 rows over a large vocabulary would add up. Untouched rows cost nothing."""
+        if rows > _KEPT_ROWS:
+            return np.empty((1, rows, width), dtype=np.float32)
+        key = (graph, name)
+        if key not in self._scratch:
+            self._scratch[key] = np.zeros((1, _KEPT_ROWS, width), dtype=np.float32)
+        return self._scratch[key][:, :rows]
 
 
 def _rows_of(array: NDArray[np.generic], n: int) -> Floats:

@@ -5,36 +5,42 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from . import __version__
 from .bench_plot import check_plot, write_plot
 from .bench_report import ArtifactFacts, Costs, Report
 from .bench_rows import PLAIN, Answers, Row, prompt_rows, speed_row
-from .bench_runs import PromptRun, Run, random_ids, run_generation, run_prefill, run_prompt
+from .bench_runs import PromptRun, Run, draft_options, random_ids, run_generation, run_prefill, run_prompt, time_prompt
 from .bench_table import WRITERS
 from .comparison import prompt_ids
-from .errors import UsageError, unknown_name
+from .errors import UsageError
 from .machine import machine
 from .models.manifest import WEIGHTS_NAME
+from .prediction import Measured, Speeds, parse_speeds, predict, prompt_operations
 from .prompts import Prompt, built_in_prompts, chosen, load_prompts
-from .roofline import COUNTED, roofline_fraction, step_bytes
-from .runtime.drafting import DRAFTERS
+from .roofline import COUNTED, roofline_fraction
 from .runtime.exit_policy import best_exit
 from .runtime.model import Model, load, notify_stderr
 from .runtime.profile import Profile
 from .timing import take_turns
+from .work import works
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``prompt_tokens`` and ``new_tokens``: 0 leaves the test out. ``drafts``: next to plain, over ``prompts``."""
+    """``prompt_tokens`` and ``new_tokens``: 0 leaves the test out. ``drafts``: next to plain, over ``prompts``, each as
+    ``draft_options`` has it. ``exact``: everything is run so, plain too. ``predict``: the machine to predict for."""
 
     prompt_tokens: int
     new_tokens: int
     repeats: int
     drafts: tuple[str, ...] = ()
     prompts: tuple[Prompt, ...] = ()
+    exact: bool = False
+    predict: Speeds | None = None
 
 
 def main(args: argparse.Namespace) -> None:
@@ -70,18 +76,18 @@ def settings_of(args: argparse.Namespace) -> Settings:
         raise UsageError("--prompts has no effect without --draft; say what to compare, for instance --draft auto.")
     if args.plot is not None and not drafts:
         raise UsageError("--plot draws speed-ups, and there are none without --draft; say what to compare.")
+    predict = None if args.predict is None else parse_speeds(args.predict)
+    if predict is not None and args.exact:
+        raise UsageError("--predict goes by passes that are not padded, and --exact pads them; leave one of them out.")
     prompts: tuple[Prompt, ...] = ()
     if drafts:
         prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
-    return Settings(args.prompt_tokens, args.new_tokens, args.repeats, drafts, prompts)
+    return Settings(args.prompt_tokens, args.new_tokens, args.repeats, drafts, prompts, args.exact, predict)
 
 
 def _drafts(text: str | None) -> tuple[str, ...]:
     names = () if text is None else tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in DRAFTERS:
-            raise UsageError(f"--draft: {unknown_name('drafter', name, DRAFTERS)}")
-    if len(set(names)) != len(names):
+    if len({draft_options(name) for name in names}) != len(names):
         raise UsageError(f"--draft {text}: a drafter is named twice; plain decoding is always there to compare with.")
     return names
 
@@ -90,13 +96,18 @@ def bench(model: Model, settings: Settings) -> Report:
     """Everything that ``settings`` ask for; then the machine, so that its buffer is in no figure of memory.
 
     Raises:
-        UsageError: it does not fit the model's context.
+        UsageError: it does not fit the model's context, or there is no such exit.
+        RuntimeSetupError: ``exact`` cannot be had here.
     """
+    for draft in settings.drafts:
+        draft_options(draft).check(model.artifact.manifest)
     _check_fits(model, settings)
-    read_bytes = step_bytes(model.artifact)
-    profile = model.profile() if settings.drafts else model.stored_profile()
+    passes = works(model.artifact)
+    read_bytes = passes.step.weight_bytes
+    profile = model.profile() if settings.drafts or settings.predict else model.stored_profile()
     prefill, generation = _speed_runs(model, settings)
     answers = _answers(model, settings)
+    wide = time_prompt(model) if settings.predict else None
     notify_stderr("read bandwidth ...")
     found = machine(model.sessions.threads)
     rows: list[Row] = []
@@ -117,7 +128,27 @@ def bench(model: Model, settings: Settings) -> Report:
         step_bytes=read_bytes,
         step_bytes_counted=COUNTED,
     )
-    return Report(__version__, facts, found, None if profile is None else _costs(profile), tuple(rows))
+    costs = None if profile is None else _costs(profile)
+    prediction = None
+    if settings.predict is not None and profile is not None and wide is not None:
+        here = Speeds(found.bandwidth, prompt_operations(passes, wide[0]) / wide[1])
+        measured = Measured(profile, _speed(rows, "pp"), _speed(rows, "tg"), answers)
+        prediction = predict(measured, passes, here, settings.predict)
+    return Report(
+        __version__,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        settings.exact,
+        facts,
+        found,
+        costs,
+        tuple(rows),
+        prediction,
+    )
+
+
+def _speed(rows: Sequence[Row], kind: str) -> tuple[int, float] | None:
+    """(tokens, tokens a second) of the test 'pp512' or 'tg128'."""
+    return next(((int(row.test[2:]), row.median) for row in rows if row.test.startswith(kind)), None)
 
 
 def _check_fits(model: Model, settings: Settings) -> None:
@@ -139,7 +170,7 @@ def _speed_runs(model: Model, settings: Settings) -> tuple[list[Run], list[Run]]
     """(prompts, generations), after one of each that does not count."""
     prefill: list[Run] = []
     generation: list[Run] = []
-    conversation = model.conversation()
+    conversation = model.conversation(exact=settings.exact)
     if settings.prompt_tokens:
         ids = random_ids(model, settings.prompt_tokens)
         notify_stderr(f"pp{settings.prompt_tokens}, {settings.repeats} times ...")
@@ -161,7 +192,8 @@ def _answers(model: Model, settings: Settings) -> list[Answers]:
         notify_stderr(f"prompt {number} of {len(settings.prompts)} ({prompt.category}) ...")
 
         def run(name: str, prompt: Prompt = prompt) -> PromptRun:
-            return run_prompt(model, prompt, settings.new_tokens, "none" if name == PLAIN else name)
+            draft = "none" if name == PLAIN else name
+            return run_prompt(model, prompt, settings.new_tokens, draft, exact=settings.exact)
 
         if number == 1:  # does not count
             take_turns(names, 1, run)

@@ -72,7 +72,7 @@ def _speed_ups(axes: Any, rows: Sequence[Row]) -> None:
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
     axes.set_xticks(range(len(categories)), categories)
     axes.set_ylabel("speed-up over plain")
-    axes.set_title("Speed-up by category, with 95 % intervals over prompts")
+    axes.set_title("Speed-up by category, with 95 % intervals")
     highest = max([1.0, *(row.speed_up_high or row.speed_up or 0.0 for row in rows)])
     axes.set_ylim(0, 1.2 * highest)  # room for the legend above the bars
     _legend(axes, loc="upper left", ncols=len(_FILLS))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .bench_rows import Row
 from .machine import Machine
+from .prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,14 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``costs`` is None where no profile was measured or needed."""
+    """``date``: ISO 8601, UTC. ``exact``: everything was run so, in padded passes; ``costs`` are those of unpadded
+    ones, and None where no profile was measured or needed. ``prediction``: no measurement, and of another machine."""
 
     selfspec: str
+    date: str
+    exact: bool
     artifact: ArtifactFacts
     machine: Machine
     costs: Costs | None
     rows: tuple[Row, ...]
+    prediction: Prediction | None = None

@@ -24,7 +24,7 @@ class Row:
     fraction that a plain step reaches. ``acceptance_by_position``: of the tokens drafted first, second, ... in a round,
     the share that was kept. ``draft_share``: of the rounds' time, that spent drafting. ``speed_up``: plain's time per
     token over this draft's, medians over repeats, prompts weighted by the length of plain's answer; ``speed_up_low``
-    and ``speed_up_high`` bound it at 95 %, by bootstrap over prompts. ``same_text``: prompts of which every
+    and ``speed_up_high`` bound it at 95 %, by bootstrap over prompts and repeats. ``same_text``: prompts of which every
     answer equals plain's. Memory is the most that a run had, in bytes.
     """
 
@@ -96,10 +96,8 @@ def _prompt_row(category: str, draft: str, answers: Sequence[Answers], seed: int
     speeds = [tokens_per_second(repeat) for repeat in repeats]
     rounds = [r for run in runs for r in run.rounds]
     drafted, seconds = sum(r.num_drafted for r in rounds), sum(r.seconds for r in rounds)
-    plain = [_time_of_plains_tokens(a, PLAIN) for a in answers]
-    own = [_time_of_plains_tokens(a, draft) for a in answers]
-    compared = draft != PLAIN and sum(own) > 0
-    interval = ratio_interval(plain, own, seed) if compared else None
+    compared = None if draft == PLAIN else speed_up(answers, draft)
+    interval = None if compared is None else ratio_interval(*_times(answers, draft), seed)
     return Row(
         test="prompts",
         draft=draft,
@@ -110,7 +108,7 @@ def _prompt_row(category: str, draft: str, answers: Sequence[Answers], seed: int
         mean=statistics.fmean(speeds),
         sd=_deviation(speeds),
         median=statistics.median(speeds),
-        speed_up=sum(plain) / sum(own) if compared else None,
+        speed_up=compared,
         speed_up_low=None if interval is None else interval.low,
         speed_up_high=None if interval is None else interval.high,
         acceptance_rate=sum(r.num_accepted for r in rounds) / drafted if drafted else None,
@@ -124,10 +122,21 @@ def _prompt_row(category: str, draft: str, answers: Sequence[Answers], seed: int
     )
 
 
-def _time_of_plains_tokens(answers: Answers, draft: str) -> float:
-    """Seconds that plain's tokens take at the draft's time per token: without ``exact`` the texts may differ."""
-    tokens = answers.runs[PLAIN][0].tokens
-    return tokens * statistics.median(run.seconds_per_token for run in answers.runs[draft])
+def speed_up(answers: Sequence[Answers], draft: str) -> float:
+    """Plain's time per token over the draft's, as :class:`Row` says."""
+    plain, own = (sum(map(statistics.median, times)) for times in _times(answers, draft))
+    return plain / own
+
+
+def _times(answers: Sequence[Answers], draft: str) -> tuple[list[list[float]], list[list[float]]]:
+    """(plain's, the draft's) [prompt][repeat]: seconds that the tokens of plain's first answer take at the time per
+    token of each run. Without ``exact`` the texts may differ."""
+
+    def scaled(found: Answers, name: str) -> list[float]:
+        tokens = found.runs[PLAIN][0].tokens
+        return [tokens * run.seconds_per_token for run in found.runs[name]]
+
+    return [scaled(found, PLAIN) for found in answers], [scaled(found, draft) for found in answers]
 
 
 def acceptance_by_position(rounds: Iterable[Round]) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from .comparison import prompt_ids
+from .errors import UsageError, unknown_name
 from .prompts import Prompt
 from .runtime.conversation import Conversation
 from .runtime.drafters.base import Draft, Drafter, NoDrafter, Round
-from .runtime.drafting import DraftOptions, make_drafter
+from .runtime.drafting import DRAFTERS, DraftOptions, make_drafter
 from .runtime.engine import decode
 from .runtime.model import Model
 from .runtime.sampling import Sampling
 from .runtime.stats import memory_bytes, peak_rss_bytes, reset_peak_rss
 
 _SEED = 0
+_WIDE_PROMPT, _PROMPT_REPEATS = 128, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,24 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a draft was made of: ``steps`` passes through the layers before ``exit_layer``, or None of the model's; and
+    how many ``tokens`` there were to verify, which may be one less."""
+
+    exit_layer: int | None
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class PromptRun(Run):
-    """A prompt's answer; ``tokens`` and ``seconds`` are those after the first token, ``rounds`` those after it too.
-    ``draft_seconds``: spent in ``propose``."""
+    """A prompt's answer; ``tokens`` and ``seconds`` are those after the first token, ``rounds`` those after it too, and
+    ``proposals`` what each of them began with. ``draft_seconds``: spent in ``propose``."""
 
     token_ids: tuple[int, ...]
     ttft_seconds: float
     rounds: tuple[Round, ...]
+    proposals: tuple[Proposal, ...]
     draft_seconds: float
 
     @property
@@ -48,20 +62,37 @@ class PromptRun(Run):
 
 
 class TimedDrafter:
-    """Another drafter, and how long it took to propose."""
+    """Another drafter, with what it proposed and how long that took."""
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self.seconds = 0.0
+        self.proposals: list[Proposal] = []
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
         started = time.perf_counter()
         draft = self._drafter.propose(conversation, max_tokens)
         self.seconds += time.perf_counter() - started
+        exit_layer, steps = (None, 0) if draft.prefix is None else (draft.prefix.exit_layer, len(draft.prefix.hidden))
+        self.proposals.append(Proposal(exit_layer, steps, len(draft.tokens)))
         return draft
 
     def observe(self, result: Round) -> None:
         self._drafter.observe(result)
+
+
+def draft_options(name: str) -> DraftOptions:
+    """What ``name`` asks for: a drafter, or 'early-exit:K' for the exit after layer K.
+
+    Raises:
+        UsageError: there is no such drafter, or K is no number.
+    """
+    drafter, colon, layer = name.partition(":")
+    if not colon and drafter in DRAFTERS:
+        return DraftOptions(drafter)
+    if drafter == "early-exit" and layer.isdecimal() and layer.isascii() and len(layer) < 6:
+        return DraftOptions(drafter, exit_layer=int(layer))
+    raise UsageError(f"--draft: {unknown_name('drafter', name, (*DRAFTERS, 'early-exit:K'))}")
 
 
 def random_ids(model: Model, count: int) -> list[int]:
@@ -80,6 +111,15 @@ def run_prefill(conversation: Conversation, ids: Sequence[int]) -> Run:
     return Run(len(ids), time.perf_counter() - started, peak_rss_bytes(), memory_bytes("Pss"))
 
 
+def time_prompt(model: Model) -> tuple[int, float]:
+    """(tokens, seconds) of a prompt that is wide enough for arithmetic to be what it takes; the median of some, after
+    one that does not count."""
+    count = min(_WIDE_PROMPT, model.artifact.manifest.model.context_length)
+    conversation, ids = model.conversation(), random_ids(model, count)
+    runs = [run_prefill(conversation, ids) for _ in range(1 + _PROMPT_REPEATS)]
+    return count, statistics.median(run.seconds for run in runs[1:])
+
+
 def run_generation(conversation: Conversation, first: int, count: int) -> Run:
     """``count`` plain steps behind a prompt of one token, whatever they say: an end of sequence does not stop them."""
     conversation.truncate(0)
@@ -92,11 +132,14 @@ def run_generation(conversation: Conversation, first: int, count: int) -> Run:
     return Run(count, time.perf_counter() - started, peak_rss_bytes(), memory_bytes("Pss"))
 
 
-def run_prompt(model: Model, prompt: Prompt, max_new_tokens: int, draft: str) -> PromptRun:
-    """A greedy answer, in a conversation of its own."""
-    drafter = TimedDrafter(make_drafter(DraftOptions(draft), model.artifact.manifest, model.profile))
+def run_prompt(model: Model, prompt: Prompt, max_new_tokens: int, draft: str, *, exact: bool = False) -> PromptRun:
+    """A greedy answer, in a conversation of its own, drafted as :func:`draft_options` has it."""
+    used = model.conversation(exact=exact)
+    options = draft_options(draft)
+    drafter = TimedDrafter(make_drafter(options, model.artifact.manifest, model.profile, used.passes.min_rows))
     reset_peak_rss()
-    stream = model.stream_ids(prompt_ids(model, prompt), max_new_tokens=max_new_tokens, draft=drafter)
+    ids = prompt_ids(model, prompt)
+    stream = model.stream_ids(ids, max_new_tokens=max_new_tokens, draft=drafter, conversation=used)
     token_ids = tuple(token.id for token in stream)
     stats = stream.result.stats
     return PromptRun(
@@ -107,5 +150,6 @@ def run_prompt(model: Model, prompt: Prompt, max_new_tokens: int, draft: str) ->
         token_ids=token_ids,
         ttft_seconds=stats.ttft_seconds,
         rounds=tuple(stream.rounds[1:]),
+        proposals=tuple(drafter.proposals),
         draft_seconds=drafter.seconds,
     )

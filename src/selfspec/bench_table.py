@@ -7,32 +7,44 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 from .bench_report import Report
 from .bench_rows import Row
+from .prediction import PredictedRow, Prediction
 
 _NONE = "-"
 _MB = 1e6
 _SHOWN_POSITIONS = 5
+_PLAUSIBLE_READING = 0.9
+_FAST_READING = (
+    "reading below 1: this machine was slower when its bandwidth was measured than when its profile was, or weights "
+    "stay in a cache; the prediction is then too fast"
+)
 
-Columns = tuple[tuple[str, Callable[[Row], str]], ...]
+R = TypeVar("R")
+Columns = tuple[tuple[str, Callable[[R], str]], ...]
 
 
 def markdown(report: Report) -> str:
     """Tables for people, rounded; then the facts. Acceptance by position is cut after a few; JSON and CSV have all."""
     speed = [row for row in report.rows if row.category is None]
     answers = [row for row in report.rows if row.category is not None]
-    tables = [_table(columns, rows) for columns, rows in ((_SPEED, speed), (_ANSWERS, answers)) if rows]
-    return "\n\n".join([*tables, "\n".join(f"- {line}" for line in _facts(report))]) + "\n"
+    parts = [_table(columns, rows) for columns, rows in ((_SPEED, speed), (_ANSWERS, answers)) if rows]
+    parts.append(_list(_facts(report)))
+    if report.prediction is not None:
+        parts += _predicted(report.prediction)
+    return "\n\n".join(parts) + "\n"
 
 
 def as_csv(report: Report) -> str:
-    """A line a row, each with all facts. Lists are separated by blanks, and of mappings ``key:value`` is an entry."""
+    """A line a row, each with all facts. Lists are separated by blanks, and of mappings ``key:value`` is an entry.
+    Predictions have columns of their own, which are not there without any."""
     shared = {f"{part}_{key}": value for part, facts in _parts(report).items() for key, value in facts.items()}
-    lines = [asdict(row) | shared for row in report.rows]
+    lines = [line | shared for line in _lines(report)]
     out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(lines[0]), lineterminator="\n")
+    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(chain(*lines))), lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: _cell(value) for key, value in line.items()} for line in lines)
     return out.getvalue()
@@ -40,13 +52,16 @@ def as_csv(report: Report) -> str:
 
 def as_json(report: Report) -> str:
     """One object: the fields of :class:`Report`."""
-    return json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
+    data = asdict(report)
+    if report.prediction is not None:
+        data["prediction"] = _prediction(report.prediction) | {"rows": _predicted_lines(report.prediction)}
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def as_jsonl(report: Report) -> str:
-    """An object a row, each with all facts."""
+    """An object a row, each with all facts; predictions have fields of their own."""
     shared = _parts(report)
-    return "".join(json.dumps(asdict(row) | shared, ensure_ascii=False) + "\n" for row in report.rows)
+    return "".join(json.dumps(line | shared, ensure_ascii=False) + "\n" for line in _lines(report))
 
 
 WRITERS: dict[str, Callable[[Report], str]] = {
@@ -56,8 +71,58 @@ WRITERS: dict[str, Callable[[Report], str]] = {
 
 def _parts(report: Report) -> dict[str, dict[str, Any]]:
     costs = dict.fromkeys(("verify", "draft", "best_exit")) if report.costs is None else asdict(report.costs)
-    artifact = asdict(report.artifact) | {"selfspec": report.selfspec}
-    return {"artifact": artifact, "machine": asdict(report.machine), "costs": costs}
+    artifact = asdict(report.artifact) | {"selfspec": report.selfspec, "date": report.date, "exact": report.exact}
+    parts = {"artifact": artifact, "machine": asdict(report.machine), "costs": costs}
+    return parts if report.prediction is None else parts | {"prediction": _prediction(report.prediction)}
+
+
+def _lines(report: Report) -> list[dict[str, Any]]:
+    lines = [asdict(row) for row in report.rows]
+    return lines if report.prediction is None else lines + _predicted_lines(report.prediction)
+
+
+def _prediction(found: Prediction) -> dict[str, Any]:
+    """All of it but the rows. Rates are a second."""
+    facts = {f"{machine}_{key}": value for machine, speeds in (("there", found.there), ("here", found.here))
+             for key, value in asdict(speeds).items()}  # fmt: skip
+    return facts | {f"fit_{key}": value for key, value in asdict(found.fit).items()}
+
+
+def _predicted_lines(found: Prediction) -> list[dict[str, Any]]:
+    return [
+        {
+            "test": f"predicted {row.name}",
+            "predicted_there": row.there,
+            "predicted_here": row.here,
+            "measured_here": row.measured,
+            "predicted_error": row.error,
+        }
+        for row in found.rows
+    ]
+
+
+def _predicted(found: Prediction) -> list[str]:
+    """The section of predictions: a heading, a table, and what they rest on."""
+    there, here, fit = found.there, found.here, found.fit
+    fitted = f"reading {fit.reading:.2f}, computing {fit.computing:.2f}, overhead {1000 * fit.overhead:.2f} ms"
+    reached = f"{here.bandwidth / 1e9:.1f} GB/s, {here.rate / 1e9:.0f} GOPS"
+    lines = [
+        f"this machine: {reached}; two operations a multiply-add of a matrix, as a prompt's pass reaches them here",
+        "a pass takes reading * bytes / bandwidth + computing * rows * operations / rate + overhead",
+        f"fitted to this machine's profile: {fitted}; carried over as they are",
+        *([_FAST_READING] if fit.reading < _PLAUSIBLE_READING else []),
+        "drafts: the rounds that were drafted here, with what was accepted here, at the predicted costs of passes",
+        "error: of the prediction for this machine; V(m), c and plain by the profile are what was fitted",
+    ]
+    return [
+        f"## Predicted, not measured: {there.bandwidth / 1e9:g} GB/s, {there.rate / 1e9:g} GOPS",
+        _table(_PREDICTED, found.rows),
+        _list(lines),
+    ]
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _cell(value: Any) -> Any:
@@ -66,7 +131,7 @@ def _cell(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _table(columns: Columns, rows: Sequence[Row]) -> str:
+def _table(columns: Columns[R], rows: Sequence[R]) -> str:
     lines = [[name for name, _ in columns], ["---"] * len(columns)]
     lines += [[cell(row) for _, cell in columns] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -82,8 +147,10 @@ def _facts(report: Report) -> list[str]:
         f"bytes of a step: {_megabytes(artifact.step_bytes)} of {_megabytes(artifact.weights_bytes)} MB; "
         + artifact.step_bytes_counted,
         f"peak RSS: of {found.peak_rss_of}; all drafts share one process",
-        f"selfspec {report.selfspec}, ONNX Runtime {found.onnxruntime}, NumPy {found.numpy}",
+        f"selfspec {report.selfspec}, ONNX Runtime {found.onnxruntime}, NumPy {found.numpy}; {report.date}",
     ]
+    if report.exact:
+        lines.append("exact: every run in padded passes, plain ones too; V(m) and c are those of unpadded passes")
     if costs is not None:
         lines.append("V(m): " + _pairs(costs.verify))
         chosen = "" if costs.best_exit is None else f"; early-exit drafts through {costs.best_exit}"
@@ -122,7 +189,7 @@ def _same_text(row: Row) -> str:
     return _NONE if row.same_text is None else f"{row.same_text} of {row.prompts}"
 
 
-_SPEED: Columns = (
+_SPEED: Columns[Row] = (
     ("test", lambda row: row.test),
     ("tok/s", _speed),
     ("median", lambda row: _number(row.median)),
@@ -130,7 +197,7 @@ _SPEED: Columns = (
     ("peak RSS MB", lambda row: _megabytes(row.peak_rss_bytes)),
     ("PSS MB", lambda row: _megabytes(row.pss_bytes)),
 )
-_ANSWERS: Columns = (
+_ANSWERS: Columns[Row] = (
     ("category", lambda row: str(row.category)),
     ("draft", lambda row: row.draft),
     ("prompts", lambda row: str(row.prompts)),
@@ -145,4 +212,11 @@ _ANSWERS: Columns = (
     ("same text", _same_text),
     ("peak RSS MB", lambda row: _megabytes(row.peak_rss_bytes)),
     ("PSS MB", lambda row: _megabytes(row.pss_bytes)),
+)
+_PREDICTED: Columns[PredictedRow] = (
+    ("", lambda row: row.name),
+    ("predicted there", lambda row: _number(row.there)),
+    ("predicted here", lambda row: _number(row.here)),
+    ("measured here", lambda row: _number(row.measured)),
+    ("error %", lambda row: f"{100 * row.error:+.0f}"),
 )

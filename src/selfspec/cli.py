@@ -136,12 +136,20 @@ def _add_bench(commands: Any) -> None:
     sub.add_argument(
         "-o", "--output", choices=("md", "csv", "json", "jsonl"), default="md", help="form of the table (default: md)"
     )
-    sub.add_argument("--draft", metavar="D,D,...", help=f"compare with plain, in turns: {', '.join(DRAFTERS)}")
+    sub.add_argument(
+        "--draft", metavar="D,D,...", help=f"compare with plain, in turns: {', '.join((*DRAFTERS, 'early-exit:K'))}"
+    )
     sub.add_argument(
         "--prompts",
         type=Path,
         metavar="FILE",
         help="for --draft: Spec-Bench's jsonl, or a text a line (default: our own)",
+    )
+    sub.add_argument("--exact", action="store_true", help="run everything as generate --exact does, plain too")
+    sub.add_argument(
+        "--predict",
+        metavar="BANDWIDTH_GBS,INT8_GOPS",
+        help="what to expect on a machine of this bandwidth and arithmetic, marked as predicted, with its error here",
     )
     sub.add_argument("--plot", type=Path, metavar="FILE", help="draw it too: .png, .svg or .pdf (needs selfspec[plot])")
     sub.set_defaults(command=_bench)

@@ -55,12 +55,13 @@ def alternate(
 def take_turns(contenders: Sequence[C], repeats: int, run: Callable[[C], T]) -> list[list[T]]:
     """What ``run`` gives for each contender, ``repeats`` times.
 
-    They take turns, and another one begins each time, so that a noisy moment of the machine hits all alike.
+    They take turns, so that a noisy moment of the machine hits all alike. Every other round goes backwards, and then
+    another one begins: each comes first as often, and behind each of its neighbours.
     """
     results: list[list[T]] = [[] for _ in contenders]
     for repeat in range(repeats):
-        for turn in range(len(contenders)):
-            index = (repeat + turn) % len(contenders)
+        turns = [(repeat // 2 + turn) % len(contenders) for turn in range(len(contenders))]
+        for index in reversed(turns) if repeat % 2 else turns:
             results[index].append(run(contenders[index]))
     return results
 

@@ -10,15 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from selfspec import bench as module
 from selfspec.bench import Settings, bench
-from selfspec.bench_runs import TimedDrafter, run_generation, run_prefill, run_prompt
+from selfspec.bench_runs import Proposal, TimedDrafter, run_generation, run_prefill, run_prompt
 from selfspec.cli import main
 from selfspec.machine import Machine, machine
 from selfspec.prompts import Prompt
-from selfspec.runtime.drafters.base import Draft, NoDrafter, Round
+from selfspec.runtime.conversation import Conversation
+from selfspec.runtime.drafters.base import Draft, NoDrafter, Prefix, Round
+from selfspec.runtime.model import Model
 
 TEXT = "It is not the wind that worries me, it is not the wind that"
 SHORT = ["-t", "1", "-p", "16", "-n", "8", "-r", "2"]
@@ -90,6 +93,92 @@ def test_markdown_has_both_tables_and_the_facts(capsys: pytest.CaptureFixture[st
         assert word in out
 
 
+def test_exits_are_compared_by_their_layers_and_exactly(
+    capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in conversations made for ``exact``, plain and the timed prompt too."""
+    made: list[bool] = []
+    real = Model.conversation
+
+    def conversation(self: Model, *, exact: bool = False) -> Conversation:
+        made.append(exact)
+        return real(self, exact=exact)
+
+    monkeypatch.setattr(Model, "conversation", conversation)
+    layers = fp32.model.artifact.manifest.model.num_layers
+    code, out, _ = run(capsys, str(fp32.folder), *SHORT, "--draft", f"early-exit:2,early-exit:{layers}", "--exact",
+                       "--prompts", prompts, "-o", "json")  # fmt: skip
+    assert code == 0
+    assert made
+    assert all(made)
+    data = json.loads(out)
+    assert data["exact"] is True
+    rows = {row["draft"]: row for row in data["rows"] if row["test"] == "prompts"}
+    assert list(rows) == ["plain", "early-exit:2", f"early-exit:{layers}"]
+    assert all(rows[draft]["same_text"] == 2 for draft in list(rows)[1:])
+    assert rows["early-exit:2"]["acceptance_rate"] != rows[f"early-exit:{layers}"]["acceptance_rate"]
+
+
+@pytest.mark.parametrize("drafts", ["prompt-lookup,early-exit:2,auto", ""])
+def test_another_machine_is_predicted_and_nothing_mixed(
+    capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str, drafts: str
+) -> None:
+    """Half of this machine's speeds or ten times: every time scales but the overhead's."""
+    argv = [*SHORT, *(["--draft", drafts, "--prompts", prompts] if drafts else []), "-o", "json"]
+    code, out, _ = run(capsys, str(fp32.folder), *argv, "--predict", "20,100")
+    assert code == 0
+    data = json.loads(out)
+    assert not any(row["test"].startswith("predicted") for row in data["rows"])
+    found = {row["test"]: row for row in data["prediction"]["rows"]}
+    names = ["pp16 tok/s", "tg8 tok/s", "plain tok/s by the profile", "V(2)", "V(16)", "c of exit 2"]
+    names += [f"{draft} speed-up" for draft in drafts.split(",") if draft]
+    assert {f"predicted {name}" for name in names} <= found.keys()
+    for row in found.values():
+        assert row["predicted_there"] > 0
+        assert row["predicted_error"] == pytest.approx(row["predicted_here"] / row["measured_here"] - 1)
+    assert found["predicted plain tok/s by the profile"]["measured_here"] == pytest.approx(
+        1 / fp32.model.profile().step_seconds[1]
+    )
+    assert (data["prediction"]["there_bandwidth"], data["prediction"]["there_rate"]) == (20e9, 100e9)
+    for draft in drafts.split(",") if drafts else []:
+        (row,) = [r for r in data["rows"] if (r["test"], r["draft"]) == ("prompts", draft)]
+        assert found[f"predicted {draft} speed-up"]["measured_here"] == pytest.approx(row["speed_up"])
+
+
+@pytest.mark.parametrize("form", ["md", "csv", "jsonl"])
+def test_predictions_are_in_every_form(capsys: pytest.CaptureFixture[str], fp32: Any, form: str) -> None:
+    code, out, _ = run(capsys, str(fp32.folder), *SHORT, "--predict", "20,100", "-o", form)
+    assert code == 0
+    assert ("## Predicted, not measured: 20 GB/s, 100 GOPS" if form == "md" else "predicted tg8 tok/s") in out
+
+
+def test_what_is_proposed_is_recorded(fp32: Any) -> None:
+    """A dropped token is a step without a token; a plain step and a copy are none."""
+    hidden = np.zeros((2, 4), dtype=np.float32)
+    drafts = iter([Draft(), Draft((5, 6, 7)), Draft((5,), prefix=Prefix(2, hidden))])
+
+    class Inner:
+        def propose(self, conversation: Any, max_tokens: int) -> Draft:
+            return next(drafts)
+
+        def observe(self, result: Round) -> None:
+            """Nothing to learn."""
+
+    drafter = TimedDrafter(Inner())
+    for _ in range(3):
+        drafter.propose(fp32.model.conversation(), 4)
+    assert drafter.proposals == [Proposal(None, 0, 0), Proposal(None, 0, 3), Proposal(2, 2, 1)]
+
+
+def test_every_round_has_the_proposal_it_began_with(fp32: Any) -> None:
+    for draft in ("none", "prompt-lookup", "early-exit:2", "auto"):
+        found = run_prompt(fp32.model, Prompt(1, "qa", TEXT), 8, draft)
+        assert [p.tokens for p in found.proposals] == [r.num_drafted for r in found.rounds]
+        exits = {p.exit_layer for p in found.proposals}
+        assert draft != "early-exit:2" or 2 in exits
+        assert draft not in ("none", "prompt-lookup") or exits == {None}
+
+
 def test_a_picture_is_drawn_beside_the_table(
     capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str, tmp_path: Path
 ) -> None:
@@ -134,6 +223,13 @@ def test_without_drafts_only_prompt_and_generation(capsys: pytest.CaptureFixture
         (["-n", "255"], "-n 255: the model's context holds 256 tokens; give at most 254"),
         (["--draft", "lookup"], "unknown drafter 'lookup'"),
         (["--draft", "none,,auto"], "unknown drafter ''"),
+        (["--draft", "early-exit:x"], "unknown drafter 'early-exit:x'"),
+        (["--draft", "auto:2"], "unknown drafter 'auto:2'"),
+        (["--draft", "early-exit:9"], "--exit-layer 9: this artifact has exits"),
+        (["--draft", "early-exit:2,early-exit:02"], "a drafter is named twice"),
+        (["--predict", "20"], "--predict 20: it takes a machine's read bandwidth"),
+        (["--predict=-20,5"], "--predict -20,5: it takes"),
+        (["--predict", "20,100", "--exact"], "--predict goes by passes that are not padded"),
         (["--draft", "none,none"], "a drafter is named twice"),
         (["--draft", "none", "-n", "2"], "-n 2: with --draft it must be 3 or more"),
         (["--prompts", "x.txt"], "--prompts has no effect without --draft"),

@@ -26,7 +26,8 @@ ROWS = (
     row("all", PLAIN, None), row("all", "none", 1.1), row("all", "auto", 2.0, 0.75, 0.5),
 )  # fmt: skip
 REPORT = Report(
-    "0", ArtifactFacts("toy", "int4", "a", 1, 1, ""), Machine("Fast", (), 1, 1, 1, 1.0, "", "", "", ""),
+    "0", "2026-01-01", False, ArtifactFacts("toy", "int4", "a", 1, 1, ""),
+    Machine("Fast", (), 1, 1, 1, 1.0, "", "", "", ""),
     Costs({1: 1.0, 2: 1.25, 4: 2.0}, {}, None), ROWS,
 )  # fmt: skip
 
@@ -63,5 +64,7 @@ def test_a_report_of_little_is_a_picture_too(tmp_path: Path, suffix: str) -> Non
     """No profile, nothing drafted, one prompt: max() of nothing, or a legend of nothing."""
     lone = Row("prompts", "none", "qa", 1, 1, 9, 1.0, None, 1.0, speed_up=1.0)
     for rows in ((lone,), ROWS[:1]):
-        write_plot(Report("0", REPORT.artifact, REPORT.machine, None, rows), tmp_path / f"x{suffix}")
+        write_plot(
+            Report("0", "2026-01-01", False, REPORT.artifact, REPORT.machine, None, rows), tmp_path / f"x{suffix}"
+        )
     assert (tmp_path / f"x{suffix}").stat().st_size > 1000

@@ -18,7 +18,8 @@ def drafted(count: int, accepted: int, seconds: float = 1.0) -> Round:
 
 
 def run(tokens: int, seconds: float, rounds: Any = (), draft_seconds: float = 0.0, **changes: Any) -> PromptRun:
-    values: dict[str, Any] = {"peak_rss": 100, "pss": 60, "token_ids": (7,) * (tokens + 1), "ttft_seconds": 0.5}
+    values: dict[str, Any] = {"peak_rss": 100, "pss": 60, "token_ids": (7,) * (tokens + 1), "ttft_seconds": 0.5,
+                              "proposals": ()}  # fmt: skip
     return PromptRun(
         tokens=tokens, seconds=seconds, rounds=tuple(rounds), draft_seconds=draft_seconds, **values | changes
     )
@@ -68,7 +69,7 @@ def test_speed_up_is_time_per_token_by_medians_weighted_by_plains_lengths() -> N
     plain, lookup = prompt_rows(answers)
     assert lookup.speed_up == pytest.approx((1.0 + 6.0) / (0.5 + 6.0))
     assert lookup.speed_up_low == pytest.approx(1.0)
-    assert lookup.speed_up_high == pytest.approx(2.0)
+    assert (lookup.speed_up_high or 0) > 2.0, "plain's slow repeat may be drawn twice"
     assert (plain.speed_up, plain.speed_up_low, plain.same_text) == (None, None, None)
     assert plain.mean == pytest.approx((40 / 7 + 40 / 15 + 40 / 7) / 3)
     assert plain.median == pytest.approx(40 / 7)
@@ -98,7 +99,7 @@ def test_drafting_is_summed_over_all_runs() -> None:
     assert found.ttft_ms == pytest.approx(200.0)
     assert found.same_text == 0, "the second answer is shorter than plain's"
     assert (found.peak_rss_bytes, found.pss_bytes, found.tokens) == (200, 60, 6)
-    assert found.speed_up_low is None, "one prompt says nothing about others"
+    assert (found.speed_up_low, found.speed_up_high) == pytest.approx((0.5, 1.0)), "two repeats of one prompt"
 
 
 def test_categories_have_rows_of_their_own_and_all_prompts_too() -> None:

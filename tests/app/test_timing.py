@@ -11,7 +11,7 @@ from selfspec.comparison import PLAIN, Answer, Conditions, Contender
 from selfspec.prompts import Prompt
 from selfspec.runtime.drafters.base import Round
 from selfspec.runtime.stats import Stats
-from selfspec.timing import Timing, alternate, total
+from selfspec.timing import Timing, alternate, take_turns, total
 
 PROMPT = Prompt(1, "qa", "x")
 LOOKUP = Contender("prompt-lookup", "prompt-lookup")
@@ -39,9 +39,23 @@ def _timings() -> list[Timing]:
     return alternate(model, PROMPT, Conditions(64), [PLAIN, LOOKUP], repeats=3)
 
 
-def test_contenders_take_turns_and_another_one_begins_each_time(order: list[str]) -> None:
+def test_contenders_take_turns_and_every_other_round_goes_backwards(order: list[str]) -> None:
     _timings()
-    assert order == ["none", "prompt-lookup", "prompt-lookup", "none", "none", "prompt-lookup"]
+    assert order == ["none", "prompt-lookup", "prompt-lookup", "none", "prompt-lookup", "none"]
+
+
+def test_each_comes_first_and_behind_each_other_as_often() -> None:
+    """A cyclic order would let B follow A always; a fixed one, reversed, would never begin with B."""
+    order: list[str] = []
+
+    def run(name: str) -> int:
+        order.append(name)
+        return len(order)
+
+    results = take_turns("ABC", 6, run)
+    rounds = ["".join(order[i : i + 3]) for i in range(0, 18, 3)]
+    assert rounds == ["ABC", "CBA", "BCA", "ACB", "CAB", "BAC"]
+    assert results[0] == [1, 6, 9, 10, 14, 17], "each one's results, in the order of time"
 
 
 def test_time_is_compared_per_token_and_for_the_length_of_plains_answer(order: list[str]) -> None:

@@ -94,6 +94,22 @@ def test_rows_are_read_as_float32_whatever_is_stored(tools: Tools, spec: ToySpec
     )
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says what is mapped")
+def test_a_file_is_mapped_only_while_it_is_read(folder: Path) -> None:
+    """Kept mapped, all of its pages would be resident in the end, and an export would weigh as much as its model."""
+    checkpoint = SafetensorsCheckpoint(folder)
+    for name, shape in checkpoint.shapes().items():
+        checkpoint.read(name, 0, shape[0])
+        assert str(folder) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_file_that_goes_while_it_is_read_is_one_sentence(folder: Path) -> None:
+    checkpoint = SafetensorsCheckpoint(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a complete safetensors file"):
+        checkpoint.read("model.norm.weight", 0, 1)
+
+
 def test_shards_are_one_checkpoint(tools: Tools, spec: ToySpec, sharded: Path, folder: Path) -> None:
     """Only the first shard read, or names looked up in the wrong one."""
     one, many = SafetensorsCheckpoint(folder), SafetensorsCheckpoint(sharded)

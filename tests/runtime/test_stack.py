@@ -146,6 +146,18 @@ def test_a_long_pass_keeps_no_binding(fp32: Toy) -> None:
     assert all(rows <= 32 for _, rows in conversation.stack._bound)
 
 
+def test_passes_of_all_widths_share_their_buffers(fp32: Toy) -> None:
+    """Else a conversation that saw 1 to 16 rows would hold the logits of 136."""
+    conversation = fp32.conversation(exact=False)
+    stack = conversation.stack
+    graph = fp32.model.artifact.manifest.head.hot_graph
+    for rows in (16, 1, 3):
+        stack.logits(stack.run(conversation.full_plan, stack.embed(np.arange(rows)), 0))
+    for name in ("hidden", "logits.0"):
+        buffers = [stack._bound[graph, rows].arrays[name] for rows in (1, 3, 16)]
+        assert all(np.shares_memory(buffers[0], other) for other in buffers)
+
+
 def test_a_long_prompt_in_chunks_equals_one_pass(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks that start at the wrong position, or logits of the wrong chunk's last row."""
     whole = fp32.conversation().prefill(fp32.prompt)

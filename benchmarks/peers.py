@@ -1,0 +1,169 @@
+"""selfspec beside the tools one would use instead: same model, prompts, token counts and threads, greedy.
+
+    python benchmarks/peers.py [--prompts FILE] [--precision fp32,int8,int4] [--peers NAME,NAME] [-o FILE]
+
+Each peer runs in a process and a virtual environment of its own, made here the first time (which takes long, and
+gigabytes, in the cache folder). All peers of a precision are loaded together and take turns. Tables go to stdout,
+everything to a JSON file; a peer that cannot run is listed with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from peer_environment import WORKERS, PeerError, environment, make_environment, prepare
+from peer_list import PEERS, PLAIN, PROMPT_LOOKUP, Peer
+from peer_model import Sources, make_sources
+from peer_process import PeerProcess
+from peer_results import OURS, Row, rows, table
+from peer_turns import Contender, Plan, take_turns
+from results import FOLDER, machine_facts, write_results
+
+from selfspec.cli import Parser, run_command
+from selfspec.comparison import messages
+from selfspec.errors import UsageError, unknown_name
+from selfspec.prompts import built_in_prompts, chosen, load_prompts, spread
+from selfspec.runtime.artifact import open_artifact
+from selfspec.runtime.cache import cache_folder
+from selfspec.runtime.model import notify_stderr
+from selfspec.runtime.text import TextCodec
+from selfspec.runtime.threads import physical_cores
+
+PRECISIONS = ("fp32", "int8", "int4")
+RESULT = FOLDER / "peers.json"
+
+_PROG = "peers.py"
+_PAUSE = 0.1  # GNU's OpenMP, TBB and ONNX Runtime let idle threads spin for some milliseconds
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    return run_command(lambda: _run(args), _PROG)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=_PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="Spec-Bench's jsonl, or a text a line")
+    parser.add_argument("--max-prompts", type=int, default=12, metavar="N", help="spread over categories (12)")
+    parser.add_argument("--max-new-tokens", type=int, default=48, metavar="N", help="default: 48")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="default: 3")
+    parser.add_argument("-t", "--threads", type=int, metavar="N", help="of every process (the physical cores)")
+    parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="P,P,...", help="default: all")
+    parser.add_argument("--peers", metavar="NAME,NAME,...", help="beside selfspec (all)")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=RESULT, metavar="FILE", help="benchmarks/results/peers.json"
+    )
+    return parser
+
+
+def _run(args: argparse.Namespace) -> None:
+    for option, least in (("max_prompts", 1), ("max_new_tokens", 2), ("repeats", 1), ("threads", 1)):
+        if getattr(args, option) is not None and getattr(args, option) < least:
+            name = "--" + option.replace("_", "-")
+            raise UsageError(f"{name} {getattr(args, option)}: it must be {least} or more.")
+    precisions = chosen_names(args.precision, PRECISIONS, "precision")
+    peers = chosen_peers(args.peers, precisions)
+    prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
+    prompts = spread(prompts, args.max_prompts)
+    threads = args.threads or physical_cores()
+    folder = (cache_folder() / "peers").resolve()
+    facts = machine_facts(threads)
+    sources = make_sources(folder, precisions, notify_stderr)
+    codec = TextCodec(open_artifact(sources.artifacts[precisions[0]]))
+    ids = [codec.encode_chat(messages(p)) if codec.has_chat_template else codec.encode(p.text) for p in prompts]
+    plan = Plan(ids, sorted(codec.eos_token_ids), args.max_new_tokens, args.repeats, _PAUSE)
+    commands = {peer: _prepared(peer, folder, sources, threads) for peer in peers}
+    tables: dict[str, list[Row]] = {}
+    for precision in precisions:
+        mine = {peer: command for peer, command in commands.items() if peer.precision == precision}
+        notify_stderr(f"{precision}: {', '.join(peer.name for peer in mine)}")
+        tables[precision] = measure(mine, plan, environment(threads), folder / "logs")
+        print(f"## {precision}\n\n{table(tables[precision])}\n", flush=True)
+    write_results(args.output, {
+        "machine": facts,
+        "settings": {
+            "model": sources.gguf.name, "prompts": len(ids), "prompt_ids": [p.question_id for p in prompts],
+            "prompt_file": "built-in" if args.prompts is None else args.prompts.name,
+            "max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "threads": threads, "pause": plan.pause,
+        },
+        "precisions": {precision: [asdict(row) for row in found] for precision, found in tables.items()},
+    })  # fmt: skip
+
+
+def chosen_names(text: str, known: Sequence[str], kind: str) -> tuple[str, ...]:
+    """The names in a list with commas, each once.
+
+    Raises:
+        UsageError: one is not known.
+    """
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise UsageError(unknown_name(kind, name, known))
+    return names
+
+
+def chosen_peers(names: str | None, precisions: Sequence[str]) -> list[Peer]:
+    """selfspec in each precision, and the peers of those names; all without ``names``."""
+    known = list(dict.fromkeys(peer.name for peer in PEERS))
+    wanted = known if names is None else chosen_names(names, known, "peer")
+    ours = [Peer(OURS, precision, "ours.py", "", (), (PLAIN, PROMPT_LOOKUP, "auto")) for precision in precisions]
+    return ours + [peer for peer in PEERS if peer.precision in precisions and peer.name in wanted]
+
+
+def _prepared(peer: Peer, folder: Path, sources: Sources, threads: int) -> list[str] | str:
+    """The command that serves ``peer``; or, a text, the reason why there is none."""
+    slug = re.sub(r"[^\w.-]+", "-", f"{peer.name}-{peer.precision}").lower()
+    own = sources.artifacts[peer.precision] if peer.name == OURS else folder / "models" / slug
+    spec = {
+        "precision": peer.precision, "threads": threads, "hf": str(sources.hf), "gguf": str(sources.gguf),
+        "folder": str(own), "exit_layer": sources.exit_layer,
+    }  # fmt: skip
+    python = Path(sys.executable)
+    try:
+        if peer.name != OURS:
+            notify_stderr(f"{peer.name} ({peer.precision}): environment and model")
+            python = make_environment(folder / "environments", peer)
+            prepare(peer, python, spec)
+    except PeerError as failure:
+        return str(failure)
+    return [str(python), str(WORKERS / peer.worker), "serve", json.dumps(spec)]
+
+
+def measure(commands: dict[Peer, list[str] | str], plan: Plan, env: dict[str, str], logs: Path) -> list[Row]:
+    """A row for every arm of every peer of one precision. ``commands``: what serves each, or why nothing does."""
+    processes: dict[str, PeerProcess] = {}
+    contenders: list[Contender] = []
+    for peer, command in commands.items():
+        reason = command if isinstance(command, str) else ""
+        own = env | {name: os.environ[name] for name in ("PYTHONPATH",) if peer.name == OURS and name in os.environ}
+        process = PeerProcess([] if isinstance(command, str) else command, own, logs / f"{peer.name}.txt")
+        processes[peer.name] = process
+        contenders += [Contender(peer.name, arm, process, reason=reason) for arm in peer.arms]
+    try:
+        for contender in contenders:
+            _load(contender, processes[contender.peer])
+        take_turns(contenders, plan, notify_stderr)
+        return rows(contenders, {name: p.ready for name, p in processes.items() if p.ready is not None})
+    finally:
+        for process in processes.values():
+            process.close()
+
+
+def _load(contender: Contender, process: PeerProcess) -> None:
+    if not contender.reason:
+        try:
+            process.start()
+        except PeerError as failure:
+            contender.reason = str(failure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""The tables of README and log are what the committed results make of them, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tables
+
+ROW: dict[str, Any] = {
+    "test": "prompts", "draft": "auto", "category": "qa", "prompts": 4, "repeats": 3, "median": 20.04, "roofline": None,
+    "speed_up": 1.5, "speed_up_low": 1.25, "speed_up_high": 1.75, "acceptance_rate": 0.5, "tokens_per_round": 2.25,
+    "acceptance_by_position": [0.9, 0.8, 0.7, 0.6, 0.5], "draft_share": 0.0123, "ttft_ms": 12.6, "pss_bytes": 250e6,
+}  # fmt: skip
+PLAIN = ROW | {
+    "draft": "plain", "median": 10.0, "speed_up": None, "speed_up_low": None, "speed_up_high": None,
+    "acceptance_rate": None, "tokens_per_round": 1.0, "acceptance_by_position": [], "draft_share": 0.0,
+}  # fmt: skip
+BENCH: dict[str, Any] = {
+    "prompt_set": "built-in", "new_tokens": 64, "date": "2026-01-02", "selfspec": "9.9",
+    "artifact": {"name": "smollm2-135m", "precision": "int4", "digest": "0123456789abcdef"},
+    "machine": {"cpu": "Fast", "cores": 2, "threads": 2, "bandwidth": 3.2e10, "onnxruntime": "1.2", "numpy": "2.3"},
+    "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"20": 0.6}, "best_exit": None},
+    "rows": [
+        {"test": "pp512", "category": None, "draft": "plain", "median": 1000.4, "speed_up": None},
+        {"test": "tg64", "category": None, "draft": "plain", "median": 12.0, "roofline": 0.482, "speed_up": None,
+         "pss_bytes": 250e6},
+        PLAIN, ROW, PLAIN | {"category": "all", "prompts": 24}, ROW | {"category": "all", "prompts": 24},
+    ],
+}  # fmt: skip
+CONDITIONS = (
+    "24 prompts (built-in), greedy, at most 64 new tokens, 3 alternating runs. 2026-01-02, selfspec 9.9: Fast, "
+    "2 core(s), 2 thread(s), read bandwidth 32 GB/s (measured), ONNX Runtime 1.2, NumPy 2.3."
+)
+
+
+def region(name: str, text: str = "") -> str:
+    return f"before\n<!-- results: {name} -->\n{text}<!-- end of results -->\nbehind\n"
+
+
+def test_speed() -> None:
+    found = tables.fill(region("speed", "old\n"), {"bench-smollm2-135m-int4": BENCH})
+    expected = (
+        f"{CONDITIONS}\n\n|  | plain tok/s | of bandwidth | auto |\n| --- | --- | --- | --- |\n"
+        "| SmolLM2-135M int4 | 10 | 48% | 1.50× [1.25, 1.75] |\n"
+    )
+    assert found == region("speed", expected)
+
+
+def test_categories() -> None:
+    found = tables.fill(region("categories"), {"bench-smollm2-135m-int4": BENCH})
+    assert found == region("categories", "|  | qa |\n| --- | --- |\n| SmolLM2-135M int4, auto | 1.50× [1.25, 1.75] |\n")
+
+
+def test_details() -> None:
+    found = tables.fill(region("details"), {"bench-smollm2-135m-int4": BENCH})
+    assert "| SmolLM2-135M int4 | plain | 10.0 |  |  |  | 1.00 | 0.000 | 13 |\n" in found
+    assert "| auto | 20.0 | 1.50× [1.25, 1.75] | 0.50 | 0.90 0.80 0.70 0.60 | 2.25 | 0.012 | 13 |\n" in found
+    assert "V(m) 1: 1.00, 2: 1.25; c by exit layer 20: 0.60; prompt of 512 tokens at 1000 tok/s; sha256 01234" in found
+
+
+def test_quality_takes_resident_memory_from_the_bench() -> None:
+    row = {
+        "name": "smollm2-135m",
+        "precision": "int4",
+        "weights_bytes": 102e6,
+        "agreement": 0.815,
+        "kl": 0.21,
+        "tokens": 9,
+    }
+    results = {"quality": {"rows": [row]}}
+    assert "\n| int4 | 102 MB | 81.5% | 0.2100 |  |\n" in tables.fill(region("quality"), results)
+    with_bench = results | {"bench-smollm2-135m-int4": BENCH}
+    assert "\n| int4 | 102 MB | 81.5% | 0.2100 | 250 MB |\n" in tables.fill(region("quality"), with_bench)
+
+
+def test_models_come_in_one_order() -> None:
+    fp32 = BENCH | {"artifact": BENCH["artifact"] | {"precision": "fp32"}}
+    gemma = BENCH | {"artifact": BENCH["artifact"] | {"name": "gemma3-270m"}}
+    found = tables.fill(region("speed"), {"bench-a": gemma, "bench-b": BENCH, "bench-c": fp32})
+    names = [line.split(" | ")[0] for line in found.splitlines() if line.startswith(("| Smol", "| Gemma"))]
+    assert names == ["| SmolLM2-135M fp32", "| SmolLM2-135M int4", "| Gemma-3-270M int4"]
+
+
+def test_peers() -> None:
+    row = {
+        "peer": "other", "arm": "plain", "versions": {"other": "1.0"}, "note": "as it comes", "prompts": 12,
+        "tokens_per_second": 50.0, "ttft_ms": 10.0, "ratio": 1.25, "interval": {"low": 1.2, "high": 1.3},
+        "ratio_of_best": 1.5, "same_text": 11, "reason": "",
+    }  # fmt: skip
+    broken = row | {"peer": "third", "interval": None, "reason": "KeyError: rope_type", "versions": {}, "note": ""}
+    settings = {"model": "m.gguf", "prompts": 12, "prompt_file": "built-in", "max_new_tokens": 48, "repeats": 3}
+    data = {
+        "date": "2026-01-02",
+        "settings": settings,
+        "machine": BENCH["machine"],
+        "precisions": {"fp32": [row, broken]},
+    }
+    found = tables.fill(region("peers"), {"peers": data})
+    assert "**fp32**\n\n|" in found
+    assert "| other | plain | 50.0 | 10 | 1.25 | 1.20–1.30 | 1.50 | 11 of 12 |\n" in found
+    assert "| third | plain | cannot run: KeyError: rope_type |" in found
+    notes = tables.fill(region("peer-notes"), {"peers": data})
+    assert "\n- other: other 1.0; as it comes\n" in notes
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_what_was_never_measured_is_said(name: str) -> None:
+    assert tables.fill(region(name, "| old |\n"), {}) == region(
+        name, "Not measured yet: `make bench` and `make peers` do.\n"
+    )
+
+
+def test_an_unknown_table_is_refused() -> None:
+    with pytest.raises(KeyError):
+        tables.fill(region("speeed"), {})
+
+
+@pytest.mark.parametrize("path", tables.DOCUMENTS, ids=lambda path: path.name)
+def test_documents_show_the_committed_results(path: Any) -> None:
+    """Nobody has typed a number into a table, or forgotten to make them anew."""
+    text = path.read_text(encoding="utf-8")
+    assert tables.fill(text, tables.load_results()) == text
+    assert "<!-- results: " in text
