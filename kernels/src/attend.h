@@ -76,13 +76,16 @@ inline void append(const Attention& step, std::size_t row, float* queries) {
 }
 
 // keys [count, dim] → turned [dim, kKeys], its first `count` columns and what rounding up makes of them: there the
-// last key is taken again, since nothing may be read behind it.
+// last key is taken again, since nothing may be read behind it. Meanwhile the values, which come next, are fetched: a
+// prefetch never faults, wherever it points.
 template <class V>
-void turn_keys(const float* keys, std::size_t count, std::size_t dim, float* turned) {
+void turn_keys(const float* keys, const float* values, std::size_t count, std::size_t dim, float* turned) {
   for (std::size_t j = 0; j < rounded(count); j += V::kLanes) {
     const float* rows[V::kLanes];
     for (std::size_t i = 0; i < V::kLanes; ++i) rows[i] = keys + least(j + i, count - 1) * dim;
     for (std::size_t d = 0; d < dim; d += 4) {
+      const float* coming = values + j * dim + d * V::kLanes;
+      for (std::size_t i = 0; i < 4 * V::kLanes; i += 16) __builtin_prefetch(coming + i, 0, 2);
       typename V::Floats four[4];
       V::turn(rows, d, four);
       unrolled<4>([&](auto i) SELFSPEC_INLINE { V::store(turned + (d + i) * kKeys + j, four[i]); });
@@ -183,7 +186,7 @@ void chunk(const Attention& step, const Lines& lines, std::size_t index, float* 
   const std::size_t end = step.position + lines.first + (lines.count - 1) / step.group() + 1;
   const std::size_t last = least(kChunk, end - start);
   for (std::size_t from = (most(lowest, start) - start) / kKeys * kKeys; from < last; from += kKeys) {
-    turn_keys<V>(step.keys + at + from * dim, least(kKeys, last - from), dim, turned);
+    turn_keys<V>(step.keys + at + from * dim, step.values + at + from * dim, least(kKeys, last - from), dim, turned);
     for (std::size_t line = 0; line < lines.count; line += V::kRows) {
       score<V>(step, lines, Group(step, lines, line, V::kRows, start), from, turned, scores);
     }
