@@ -102,7 +102,8 @@ void transpose_keys(const float* keys, const float* values, std::size_t count, s
   }
 }
 
-// Scores of the span into weights, and 0 into what rounding to 16 adds to it.
+// Scores of the span into weights. What rounding to 16 adds to it weighs exp(-60), the least there is, which a sum of at
+// least 1 does not feel.
 template <class V>
 void weigh(float* scores, Span span, float* largest, float* weights) {
   constexpr int kParts = kSumLanes / V::kLanes;
@@ -119,9 +120,6 @@ void weigh(float* scores, Span span, float* largest, float* weights) {
   const float top = folded<kSumLanes>(lanes, [](float a, float b) { return a > b ? a : b; });
 
   for (std::size_t j = first; j < last; ++j) scores[j] = exponential(scores[j] - top);
-  for (std::size_t j = first; j < span.first; ++j) scores[j] = 0;
-  for (std::size_t j = span.last; j < last; ++j) scores[j] = 0;
-
   unrolled<kParts>([&](auto n) SELFSPEC_INLINE { part[n] = V::repeat(0.0f); });
   for (std::size_t j = first; j < last; j += kSumLanes) {
     unrolled<kParts>([&](auto n) SELFSPEC_INLINE { part[n] = V::add(part[n], V::load(scores + j + n * V::kLanes)); });
