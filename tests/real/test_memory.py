@@ -29,7 +29,7 @@ from selfspec.export.artifact import ExportOptions, export_model
 from selfspec.export.source import open_model
 from selfspec.runtime.stats import peak_rss_bytes
 checkpoint, name = open_model("smollm2-135m")
-export_model(checkpoint, name, Path(sys.argv[1]), ExportOptions(precision=sys.argv[2]))
+export_model(checkpoint, name, Path(sys.argv[1]), ExportOptions(precision=sys.argv[2], kernels="ort"))
 print(json.dumps({"peak": peak_rss_bytes()}))
 """
 
