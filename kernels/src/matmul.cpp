@@ -9,19 +9,7 @@
 namespace selfspec {
 namespace {
 
-constexpr std::size_t kTaskWeights = 200000;  // weights times rows of a task: about as long as a hand-over to a thread
-constexpr std::size_t kMostTasks = 32;
 constexpr std::size_t kMlpRows = 128;  // rows of a fused MLP at a time, which bounds its working memory
-
-std::size_t task_count(std::size_t units, std::size_t work) {
-  return std::max<std::size_t>(1, std::min({units, work / kTaskWeights, kMostTasks}));
-}
-
-// [first, last) of task i of n, in units.
-struct Range {
-  std::size_t first, last;
-  Range(std::size_t units, std::size_t i, std::size_t n) : first(units * i / n), last(units * (i + 1) / n) {}
-};
 
 Rows quantized(const Path& path, const float* x, std::size_t rows, std::size_t blocks, Scratch& scratch, Pool& pool) {
   const Rows out = scratch.reserve(rows, blocks);

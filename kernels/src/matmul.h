@@ -1,10 +1,12 @@
-// What a path (one instruction set) offers, and what is built on the paths: products split over a pool of threads.
+// What a path (one instruction set) offers, and what is built on the paths: products and attention split over a pool.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "activation.h"
+#include "attention.h"
+#include "pool.h"
 #include "quantize_rows.h"
 #include "tiles.h"
 
@@ -21,6 +23,7 @@ struct Path {
                   std::size_t stride);
   // gate[i] = activation(gate[i]) * up[i]
   void (*activate)(Activation activation, float* gate, const float* up, std::size_t count);
+  const AttentionPath& attention;
 };
 
 extern const Path kScalar;
@@ -38,19 +41,6 @@ const Path* find_path(const char* name);
 const Path& current_path();
 void use_path(const Path& path);
 
-// Runs task(user, i) for every i < count and returns when all are done.
-class Pool {
- public:
-  virtual ~Pool() = default;
-  virtual void run(std::size_t count, void (*task)(void*, std::size_t), void* user) = 0;
-
-  template <class Task>
-  void each(std::size_t count, Task task) {
-    if (count == 1) return task(0);
-    run(count, [](void* user, std::size_t i) { (*static_cast<Task*>(user))(i); }, &task);
-  }
-};
-
 // Working memory of one product, reused from call to call by the thread that owns it.
 struct Scratch {
   std::vector<std::int8_t> codes;
@@ -66,6 +56,8 @@ void gated_mlp(const Path& path, const Tiles& gate_up, const Tiles& down, Activa
                std::size_t rows, float* y, Pool& pool);
 // out [K] = column `column` of the tiles, dequantised.
 void dequantize_column(const Tiles& tiles, std::size_t column, float* out);
+// One step of attention: appends the rows' keys and values, then mixes what each row sees.
+void attention(const Path& path, const Attention& step, Pool& pool);
 
 // Every usable path against the scalar one, bit for bit; the name of the first that differs, or nullptr.
 const char* self_test();

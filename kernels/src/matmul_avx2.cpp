@@ -32,6 +32,6 @@ struct Avx2 : Ymm {
 
 }  // namespace
 
-const Path kAvx2 = {"avx2", has_avx2, quantize_rows, product<Avx2>, activate};
+const Path kAvx2 = {"avx2", has_avx2, quantize_rows, product<Avx2>, activate, kAttentionAvx2};
 
 }  // namespace selfspec

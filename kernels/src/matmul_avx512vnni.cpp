@@ -50,6 +50,6 @@ bool usable() {
 
 }  // namespace
 
-const Path kAvx512Vnni = {"avx512vnni", usable, quantize_rows, product<Avx512Vnni>, activate};
+const Path kAvx512Vnni = {"avx512vnni", usable, quantize_rows, product<Avx512Vnni>, activate, kAttentionAvx512};
 
 }  // namespace selfspec

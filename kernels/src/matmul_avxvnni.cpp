@@ -23,6 +23,6 @@ bool usable() {
 
 }  // namespace
 
-const Path kAvxVnni = {"avxvnni", usable, quantize_rows, product<AvxVnni>, activate};
+const Path kAvxVnni = {"avxvnni", usable, quantize_rows, product<AvxVnni>, activate, kAttentionAvx2};
 
 }  // namespace selfspec

@@ -81,6 +81,6 @@ bool usable() {
 
 }  // namespace
 
-const Path kNeon = {"neon", usable, quantize_rows, product<Neon>, activate};
+const Path kNeon = {"neon", usable, quantize_rows, product<Neon>, activate, kAttentionNeon};
 
 }  // namespace selfspec

@@ -69,6 +69,6 @@ bool usable() { return true; }
 
 }  // namespace
 
-const Path kScalar = {"scalar", usable, quantize_rows, product<Scalar>, activate};
+const Path kScalar = {"scalar", usable, quantize_rows, product<Scalar>, activate, kAttentionScalar};
 
 }  // namespace selfspec

@@ -3,68 +3,20 @@
 //   MatMulTiles    (x [..., K] float, tiles uint8; bits, N, K)                              -> y [..., N] float
 //   GatherTiles    (ids [...] int64, tiles uint8; bits, N, K): rows of an embedding [N, K]  -> [..., K] float
 //   GatedMLPTiles  (x [..., K] float, gate_up uint8 [2I, K], down uint8 [N, I]; bits, down_bits, N, K, I, activation)
+//   GroupedAttention: attention_op.cpp
 //
 // A tile tensor may have any shape; its bytes are counted before they are read, when the kernel is made where the
 // tensor is a constant, and at every call.
 #include <atomic>
-#include <limits>
 
 #include "export.h"
 #include "matmul.h"
-#include "ort_abi.h"
+#include "ort_op.h"
 
 namespace selfspec {
 namespace {
 
-using ort::Api;
-using ort::check;
-using ort::Refusal;
-
 std::atomic<const void*> last_tiles{nullptr};
-
-struct OrtPool : Pool {
-  OrtPool(const Api* api, const ort::KernelContext* context) : api(api), context(context) {}
-  const Api* api;
-  const ort::KernelContext* context;
-
-  void run(std::size_t count, void (*task)(void*, std::size_t), void* user) override {
-    // No batches: threads claim tasks one by one, so a slow thread does not hold up the others.
-    check<ort::ParallelFor>(api, context, task, count, std::size_t{0}, user);
-  }
-};
-
-// What a kernel reads from its node.
-struct Node {
-  const Api* api;
-  const ort::KernelInfo* info;
-  const char* op;
-
-  std::int64_t integer(const char* name) const {
-    std::int64_t value = 0;
-    if (ort::Status* status = ort::IntAttribute::call(api, info, name, &value)) {
-      ort::ReleaseStatus::call(api, status);
-      throw Refusal(std::string(op) + " lacks the integer attribute " + name + ".");
-    }
-    return value;
-  }
-  std::int64_t multiple(const char* name, std::size_t of) const {
-    const std::int64_t value = integer(name);
-    if (value <= 0 || value > std::numeric_limits<std::int32_t>::max() || value % static_cast<std::int64_t>(of) != 0) {
-      throw Refusal(std::string(op) + ": " + name + " is " + std::to_string(value) +
-                    "; it must be a positive multiple of " + std::to_string(of) + ". Pad the weights at export.");
-    }
-    return value;
-  }
-  std::string text(const char* name) const {
-    char value[32] = {};
-    std::size_t size = sizeof value;
-    if (ort::Status* status = ort::StringAttribute::call(api, info, name, value, &size)) {
-      ort::ReleaseStatus::call(api, status);
-      throw Refusal(std::string(op) + " lacks the attribute " + name + ", or it is longer than any known value.");
-    }
-    return std::string(value, size == 0 ? 0 : size - 1);
-  }
-};
 
 // One weight input: what its node promises, checked against the tensor that arrives.
 struct Weights {
@@ -99,38 +51,17 @@ struct Weights {
     }
     return {ort::data<const std::uint8_t>(api, tensor), tiles, blocks, bits, bytes == need};
   }
-};
 
-// The inputs and the output of one call.
-struct Call {
-  const Api* api;
-  ort::KernelContext* context;
-
-  const ort::Value* input(std::size_t index) const {
-    const ort::Value* value = nullptr;
-    check<ort::ContextInput>(api, static_cast<const ort::KernelContext*>(context), index, &value);
-    return value;
-  }
-  Tiles tiles(const Weights& weights) const {
-    const Tiles tiles = weights.read(api, input(weights.input));
+  Tiles of(const Call& call) const {
+    const Tiles tiles = read(call.api, call.input(input));
     last_tiles.store(tiles.bytes, std::memory_order_relaxed);
     return tiles;
   }
-  float* output(const std::vector<std::int64_t>& shape) const {
-    ort::Value* value = nullptr;
-    check<ort::ContextOutput>(api, context, std::size_t{0}, shape.data(), shape.size(), &value);
-    return ort::data<float>(api, value);
-  }
-  // x [..., depth]: its shape, refused when the last dimension is another one.
-  std::vector<std::int64_t> rows_of(const char* op, std::size_t depth) const {
-    auto shape = ort::shape(api, input(0));
-    if (shape.empty() || shape.back() != static_cast<std::int64_t>(depth)) {
-      throw Refusal(std::string(op) + ": x ends in " + (shape.empty() ? "no dimension" : std::to_string(shape.back())) +
-                    "; the weights need " + std::to_string(depth) + ".");
-    }
-    return shape;
-  }
 };
+
+std::int64_t padded(const Node& node, const char* name, std::size_t of) {
+  return node.multiple(name, of, " Pad the weights at export.");
+}
 
 std::size_t count(const std::vector<std::int64_t>& shape, std::size_t dimensions) {
   std::size_t product = 1;
@@ -138,20 +69,31 @@ std::size_t count(const std::vector<std::int64_t>& shape, std::size_t dimensions
   return product;
 }
 
+// x [..., depth]: its shape, refused when the last dimension is another one.
+std::vector<std::int64_t> rows_of(const Call& call, const char* op, std::size_t depth) {
+  auto shape = ort::shape(call.api, call.input(0));
+  if (shape.empty() || shape.back() != static_cast<std::int64_t>(depth)) {
+    throw Refusal(std::string(op) + ": x ends in " + (shape.empty() ? "no dimension" : std::to_string(shape.back())) +
+                  "; the weights need " + std::to_string(depth) + ".");
+  }
+  return shape;
+}
+
 struct MatMulTiles {
   static constexpr const char* kName = "MatMulTiles";
   static constexpr ort::ElementType kInputs[] = {ort::kFloat, ort::kUint8};
+  static constexpr std::size_t kRequired = std::size(kInputs), kOutputs = 1;
   Weights weights;
 
   explicit MatMulTiles(const Node& node)
-      : weights(node, 1, "bits", node.multiple("N", kTileColumns), node.multiple("K", kBlock)) {}
+      : weights(node, 1, "bits", padded(node, "N", kTileColumns), padded(node, "K", kBlock)) {}
 
   void compute(const Call& call) const {
-    const Tiles tiles = call.tiles(weights);
-    auto shape = call.rows_of(kName, tiles.depth());
+    const Tiles tiles = weights.of(call);
+    auto shape = rows_of(call, kName, tiles.depth());
     const std::size_t rows = count(shape, shape.size() - 1);
     shape.back() = static_cast<std::int64_t>(tiles.columns());
-    float* y = call.output(shape);
+    float* y = call.output(0, shape);
     OrtPool pool(call.api, call.context);
     matmul(current_path(), tiles, ort::data<const float>(call.api, call.input(0)), rows, y, pool);
   }
@@ -160,13 +102,14 @@ struct MatMulTiles {
 struct GatherTiles {
   static constexpr const char* kName = "GatherTiles";
   static constexpr ort::ElementType kInputs[] = {ort::kInt64, ort::kUint8};
+  static constexpr std::size_t kRequired = std::size(kInputs), kOutputs = 1;
   Weights weights;
 
   explicit GatherTiles(const Node& node)
-      : weights(node, 1, "bits", node.multiple("N", kTileColumns), node.multiple("K", kBlock)) {}
+      : weights(node, 1, "bits", padded(node, "N", kTileColumns), padded(node, "K", kBlock)) {}
 
   void compute(const Call& call) const {
-    const Tiles tiles = call.tiles(weights);
+    const Tiles tiles = weights.of(call);
     auto shape = ort::shape(call.api, call.input(0));
     const std::size_t rows = count(shape, shape.size());
     const auto* ids = ort::data<const std::int64_t>(call.api, call.input(0));
@@ -177,7 +120,7 @@ struct GatherTiles {
       }
     }
     shape.push_back(static_cast<std::int64_t>(tiles.depth()));
-    float* out = call.output(shape);
+    float* out = call.output(0, shape);
     for (std::size_t i = 0; i < rows; ++i) {
       dequantize_column(tiles, static_cast<std::size_t>(ids[i]), out + i * tiles.depth());
     }
@@ -187,12 +130,13 @@ struct GatherTiles {
 struct GatedMLPTiles {
   static constexpr const char* kName = "GatedMLPTiles";
   static constexpr ort::ElementType kInputs[] = {ort::kFloat, ort::kUint8, ort::kUint8};
+  static constexpr std::size_t kRequired = std::size(kInputs), kOutputs = 1;
   Weights gate_up, down;
   Activation activation;
 
   explicit GatedMLPTiles(const Node& node)
-      : gate_up(node, 1, "bits", 2 * node.multiple("I", kBlock), node.multiple("K", kBlock)),
-        down(node, 2, "down_bits", node.multiple("N", kTileColumns), node.multiple("I", kBlock)) {
+      : gate_up(node, 1, "bits", 2 * padded(node, "I", kBlock), padded(node, "K", kBlock)),
+        down(node, 2, "down_bits", padded(node, "N", kTileColumns), padded(node, "I", kBlock)) {
     const std::string name = node.text("activation");
     if (name != "silu" && name != "gelu_tanh") {
       throw Refusal("GatedMLPTiles: unknown activation '" + name + "'; silu and gelu_tanh are known.");
@@ -201,50 +145,16 @@ struct GatedMLPTiles {
   }
 
   void compute(const Call& call) const {
-    const Tiles first = call.tiles(gate_up), second = call.tiles(down);
-    auto shape = call.rows_of(kName, first.depth());
+    const Tiles first = gate_up.of(call), second = down.of(call);
+    auto shape = rows_of(call, kName, first.depth());
     const std::size_t rows = count(shape, shape.size() - 1);
     shape.back() = static_cast<std::int64_t>(second.columns());
-    float* y = call.output(shape);
+    float* y = call.output(0, shape);
     OrtPool pool(call.api, call.context);
     const auto* x = ort::data<const float>(call.api, call.input(0));
     gated_mlp(current_path(), first, second, activation, x, rows, y, pool);
   }
 };
-
-template <class Kernel>
-struct Made {
-  const Api* api;
-  Kernel kernel;
-};
-
-template <class Kernel>
-const ort::CustomOp* custom_op() {
-  static const ort::CustomOp op = [] {
-    ort::CustomOp o{};
-    o.version = ort::kCustomOpVersion;
-    o.name = [](const ort::CustomOp*) { return Kernel::kName; };
-    o.provider = [](const ort::CustomOp*) -> const char* { return nullptr; };  // the CPU
-    o.input_type = [](const ort::CustomOp*, std::size_t i) { return Kernel::kInputs[i]; };
-    o.input_count = [](const ort::CustomOp*) { return std::size(Kernel::kInputs); };
-    o.output_type = [](const ort::CustomOp*, std::size_t) { return ort::kFloat; };
-    o.output_count = [](const ort::CustomOp*) { return std::size_t{1}; };
-    o.input_characteristic = o.output_characteristic = [](const ort::CustomOp*, std::size_t) { return 0; };  // required
-    o.input_memory = [](const ort::CustomOp*, std::size_t) { return 0; };
-    o.variadic_input_arity = o.variadic_output_arity = [](const ort::CustomOp*) { return 1; };
-    o.variadic_input_homogeneity = o.variadic_output_homogeneity = [](const ort::CustomOp*) { return 1; };
-    o.create_kernel_v2 = [](const ort::CustomOp*, const Api* api, const ort::KernelInfo* info, void** kernel) {
-      return ort::guarded(api, [&] { *kernel = new Made<Kernel>{api, Kernel(Node{api, info, Kernel::kName})}; });
-    };
-    o.compute_v2 = [](void* kernel, ort::KernelContext* context) {
-      const auto* made = static_cast<const Made<Kernel>*>(kernel);
-      return ort::guarded(made->api, [&] { made->kernel.compute(Call{made->api, context}); });
-    };
-    o.destroy = [](void* kernel) { delete static_cast<Made<Kernel>*>(kernel); };
-    return o;
-  }();
-  return &op;
-}
 
 ort::Domain* make_domain(const Api* api) {
   if (const char* path = self_test()) {
@@ -253,7 +163,8 @@ ort::Domain* make_domain(const Api* api) {
   }
   ort::Domain* domain = nullptr;
   check<ort::CreateDomain>(api, "selfspec", &domain);
-  for (const ort::CustomOp* op : {custom_op<MatMulTiles>(), custom_op<GatherTiles>(), custom_op<GatedMLPTiles>()}) {
+  for (const ort::CustomOp* op : {custom_op<MatMulTiles>(), custom_op<GatherTiles>(), custom_op<GatedMLPTiles>(),
+                                grouped_attention_op()}) {
     check<ort::AddToDomain>(api, domain, op);
   }
   return domain;

@@ -23,7 +23,7 @@ struct KernelContext;
 struct SessionOptions;
 struct Domain;
 
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt64 = 7 };
+enum ElementType : int { kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7 };
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 
 struct ApiBase {
@@ -72,6 +72,7 @@ using TensorData = Entry<51, Status*(Value*, void**)>;
 using DimensionCount = Entry<61, Status*(const ShapeInfo*, std::size_t*)>;
 using Dimensions = Entry<62, Status*(const ShapeInfo*, std::int64_t*, std::size_t)>;
 using TensorShape = Entry<65, Status*(const Value*, ShapeInfo**)>;
+using FloatAttribute = Entry<85, Status*(const KernelInfo*, const char*, float*)>;
 using IntAttribute = Entry<86, Status*(const KernelInfo*, const char*, std::int64_t*)>;
 using StringAttribute = Entry<87, Status*(const KernelInfo*, const char*, char*, std::size_t*)>;
 using ContextInput = Entry<90, Status*(const KernelContext*, std::size_t, const Value**)>;

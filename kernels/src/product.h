@@ -5,25 +5,11 @@
 // V offers: kTiles (tiles side by side in a vector), Floats, Dot4, Dot8 (running integer sums of a block), kRows4 and
 // kRows8 (rows that share an unpacked weight), and the operations used below.
 #pragma once
-#include <utility>
-
 #include "matmul.h"
-
-#define SELFSPEC_INLINE __attribute__((always_inline))
+#include "unrolled.h"
 
 namespace selfspec {
 namespace {
-
-// f(0), ..., f(Count - 1) with constants: an array indexed by them lives in registers. GCC unrolls a loop too late for
-// that and leaves the running sums in memory.
-template <class F, int... I>
-SELFSPEC_INLINE inline void unrolled(std::integer_sequence<int, I...>, F f) {
-  (f(std::integral_constant<int, I>{}), ...);
-}
-template <int Count, class F>
-SELFSPEC_INLINE inline void unrolled(F f) {
-  unrolled(std::make_integer_sequence<int, Count>{}, f);
-}
 
 template <class V, int Bits>
 struct Block;

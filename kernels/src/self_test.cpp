@@ -1,5 +1,5 @@
-// Every usable path against the scalar one on pseudo-random tiles: all codes, odd tile counts, rows past a register
-// tile. A miscompiled or misdetected path is found before it computes a token.
+// Every usable path against the scalar one on pseudo-random numbers: all codes, odd tile counts, rows past a register
+// tile; attention over several chunks, with and without a window, for few rows and many. A miscompiled or misdetected path is found before it computes a token.
 #include <cstring>
 
 #include "matmul.h"
@@ -45,10 +45,40 @@ bool same(const Path& path, int bits, bool minima) {
   return std::memcmp(want.data(), got.data(), want.size() * sizeof(float)) == 0;
 }
 
+// Mixed rows, then keys and values, of one step over noise.
+std::vector<float> attended(const Path& path, std::size_t rows, std::size_t window) {
+  constexpr std::size_t kHeads = 6, kKeyHeads = 2, kDim = 24, kPosition = 240, kCapacity = 288;
+  constexpr std::size_t kCache = kKeyHeads * kCapacity * kDim;
+  Noise noise;
+  const auto numbers = [&](std::size_t count) {
+    std::vector<float> x(count);
+    for (auto& value : x) value = static_cast<float>(noise.next()) / 1073741824.0f - 1.0f;
+    return x;
+  };
+  const auto qkv = numbers(rows * (kHeads + 2 * kKeyHeads) * kDim), gain = numbers(kDim);
+  const auto cos = numbers(kCapacity * kDim / 2), sin = numbers(kCapacity * kDim / 2);
+  std::vector<float> out = numbers(rows * kHeads * kDim + 2 * kCache);
+  float* const keys = out.data() + rows * kHeads * kDim;
+  Alone alone;
+  attention(path,
+            {kHeads, kKeyHeads, kDim, window, 0.5f, 1e-6f, rows, kPosition, kCapacity, qkv.data(), cos.data(),
+             sin.data(), gain.data(), gain.data(), keys, keys + kCache, out.data()},
+            alone);
+  return out;
+}
+
+bool same_attention(const Path& path, std::size_t rows, std::size_t window) {
+  const auto want = attended(kScalar, rows, window), got = attended(path, rows, window);
+  return std::memcmp(want.data(), got.data(), want.size() * sizeof(float)) == 0;
+}
+
 }  // namespace
 
 const char* self_test() {
   for (const Path* path : paths()) {
+    for (const std::size_t rows : {1, 5, 40}) {
+      if (!same_attention(*path, rows, 0) || !same_attention(*path, rows, 100)) return path->name;
+    }
     for (const bool minima : {false, true}) {
       if (!same(*path, 4, minima) || !same(*path, 8, minima)) return path->name;
     }

@@ -14,7 +14,8 @@ import selfspec_kernels as kernels
 from selfspec_kernels import tiles
 
 SOURCES = Path(__file__).parents[1] / "src"
-COMMON = ("dispatch", "matmul", "matmul_scalar", "self_test")
+COMMON = ("attention", "attention_scalar", "dispatch", "matmul", "matmul_scalar", "self_test")
+NEON = ("attention_neon", "matmul_neon")
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("aarch64")
     units = [(SOURCES / f"{name}.cpp", []) for name in COMMON]
-    units += [(SOURCES / "matmul_neon.cpp", ["-march=armv8.2-a+dotprod"])]
+    units += [(SOURCES / f"{name}.cpp", ["-march=armv8.2-a+dotprod"]) for name in NEON]
     units += [(Path(__file__).with_name("run_product.cpp"), [])]
     objects = []
     for source, flags in units:
