@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from .components import Attention, GatedMLP, Positions
 from .graph import SELFSPEC, GraphBuilder
-from .ort_kernels import OrtKernels
 from .tensors import StoredTensor
 
 
@@ -24,7 +23,24 @@ class NativeKernels:
     def attend(
         self, g: GraphBuilder, attention: Attention, packed: ir.Value, past: Sequence[ir.Value], pos: Positions
     ) -> Sequence[ir.Value]:
-        return OrtKernels().attend(g, attention, packed, past, pos)
+        norm = attention.qk_norm
+        gains: list[ir.Value | None] = [None, None]
+        if norm is not None and norm.per_head:
+            gains = [g.weight(gain.name, gain.codes) for gain in (norm.q, norm.k)]
+        elif norm is not None:  # of whole q and k: not part of the operator
+            packed = g.op("Concat", attention.normed_parts(g, packed, norm), {"axis": -1})
+        tables = attention.rotary_tables(g)
+        return g.op_multi(
+            "GroupedAttention",
+            [packed, *past, pos.seqlens_k, pos.total_sequence_length, *(tables or (None, None)), *gains],
+            3,
+            {
+                "num_heads": attention.num_heads, "kv_num_heads": attention.num_kv_heads,
+                "head_dim": attention.head_dim, "scale": float(attention.scale), "window": attention.window or 0,
+                "do_rotary": len(tables) // 2, "eps": 0.0 if norm is None else float(norm.eps),
+            },
+            SELFSPEC,
+        )  # fmt: skip
 
     def gated_mlp(self, g: GraphBuilder, mlp: GatedMLP, x: ir.Value) -> ir.Value:
         if mlp.gate_up_bias is not None or mlp.down_bias is not None:

@@ -75,10 +75,9 @@ def _tiles(node: ir.Node, index: int, folder: Path, rows: int, cols: int, bits_n
     raw = _read(value, folder).astype(np.uint8).reshape(rows // 8, cols // 32, -1)
     k, row = np.meshgrid(np.arange(32), np.arange(8))  # both [8 rows, 32 columns]
     shift = (4 * (k // 16)).astype(np.uint8)
-    if bits == 4:
-        codes = (raw[..., 32 * (k % 16 // 4) + 4 * row + k % 4] >> shift).astype(np.uint8) & 15
-    else:
-        codes = raw[..., 32 * (k // 4) + 4 * row + k % 4]
+    group = k % 16 // 4 if bits == 4 else k // 4
+    found = raw[..., 32 * group + 4 * row + k % 4]
+    codes = found >> shift & np.uint8(15) if bits == 4 else found
     halves = raw[..., 32 * bits :].copy().view("<f2").astype(np.float32)
     scales = halves[..., :8, None]
     minima = halves[..., 8:, None] if halves.shape[-1] == 16 else -(2.0 ** (bits - 1)) * scales
