@@ -39,7 +39,7 @@ class Blocks:
         return Blocks(bits, self.block_size, codes, self.scales, zeros)
 
     def affine(self) -> Blocks:
-        """The same weights with minima instead of zero points."""
+        """The same weights with minima instead of zero points; exact where scales are half-precision numbers."""
         if self.minima is not None:
             return self
         zeros = np.float32(2 ** (self.bits - 1)) if self.zero_points is None else self.zero_points.astype(np.float32)
