@@ -1,5 +1,5 @@
-"""Microseconds of one product: ONNX Runtime's MatMulNBits (4 bit, block 32, level 4) beside MatMulTiles; or of one layer's
-attention: GroupQueryAttention beside GroupedAttention.
+"""Microseconds of one product: ONNX Runtime's MatMulNBits (4 bit, block 32, level 4) beside MatMulTiles.
+With `attention`, of one layer's attention: GroupQueryAttention beside GroupedAttention.
 
     python -P bench.py [attention] [--threads 2] [--path avx2] [--bits 4] [--repeats 15] [--cpu]
 
@@ -126,7 +126,7 @@ def attended(session: ort.InferenceSession, rows: int, position: int, shape: tup
 
 
 def times(runs: list[Callable[[], object]], count: int, repeats: int, cpu: bool) -> Iterator[float]:
-    """Microseconds of one of `count` operators for each run, taking turns: median of wall time, or least processor time."""
+    """Microseconds of one of `count` operators, taking turns: median of wall time, or least processor time."""
     clock, pick = (time.thread_time, min) if cpu else (time.perf_counter, statistics.median)
     taken: list[list[float]] = [[] for _ in runs]
     for repeat in range(repeats + 1):

@@ -1,4 +1,4 @@
-"""Native row-invariant 4- and 8-bit products and attention for ONNX Runtime: where the library is, what it can run here, and a call.
+"""Native row-invariant products and attention for ONNX Runtime: where the library is, what it can run here, and a call.
 
 Row-invariant: a row of the result has the same bits whether it is computed alone or among others, on any number of
 threads and on every instruction set. Register `library_path()` with onnxruntime's SessionOptions to get the operators

@@ -31,6 +31,16 @@ inline Span seen(const Attention& step, const Lines& lines, std::size_t line, st
   return last <= first ? Span{0, 0} : Span{first - start, last - start};
 }
 
+// x [Count] in one, halves first.
+template <int Count, class F>
+SELFSPEC_INLINE inline float folded(const float* x, F f) {
+  if constexpr (Count == 1) {
+    return x[0];
+  } else {
+    return f(folded<Count / 2>(x, f), folded<Count / 2>(x + Count / 2, f));
+  }
+}
+
 // x [dim], normed where there is a gain, turned where there are tables, times `factor`.
 inline void prepare(const float* x, const float* gain, float eps, const float* cos, const float* sin, float factor,
                     std::size_t dim, float* __restrict out) {
@@ -39,8 +49,7 @@ inline void prepare(const float* x, const float* gain, float eps, const float* c
     for (std::size_t d = 0; d < dim; d += 8) {
       for (std::size_t i = 0; i < 8; ++i) squares[i] += x[d + i] * x[d + i];
     }
-    const float sum = ((squares[0] + squares[4]) + (squares[2] + squares[6])) +
-                      ((squares[1] + squares[5]) + (squares[3] + squares[7]));
+    const float sum = folded<8>(squares, [](float a, float b) { return a + b; });
     const float inverse = 1.0f / __builtin_sqrtf(sum / static_cast<float>(dim) + eps);
     for (std::size_t d = 0; d < dim; ++d) out[d] = x[d] * inverse * gain[d];
   } else {
@@ -76,13 +85,16 @@ inline void append(const Attention& step, std::size_t row, float* queries) {
 }
 
 // keys [count, dim] → turned [dim, kKeys], its first `count` columns and what rounding up makes of them: there the
-// last key is taken again, since nothing may be read behind it.
+// last key is taken again, since nothing may be read behind it. Meanwhile the values, which come next, are fetched: a
+// prefetch never faults, wherever it points.
 template <class V>
-void turn_keys(const float* keys, std::size_t count, std::size_t dim, float* turned) {
+void turn_keys(const float* keys, const float* values, std::size_t count, std::size_t dim, float* turned) {
   for (std::size_t j = 0; j < rounded(count); j += V::kLanes) {
     const float* rows[V::kLanes];
     for (std::size_t i = 0; i < V::kLanes; ++i) rows[i] = keys + least(j + i, count - 1) * dim;
     for (std::size_t d = 0; d < dim; d += 4) {
+      const float* coming = values + j * dim + d * V::kLanes;
+      for (std::size_t i = 0; i < 4 * V::kLanes; i += 16) __builtin_prefetch(coming + i, 0, 2);
       typename V::Floats four[4];
       V::turn(rows, d, four);
       unrolled<4>([&](auto i) SELFSPEC_INLINE { V::store(turned + (d + i) * kKeys + j, four[i]); });
@@ -104,8 +116,7 @@ void weigh(float* scores, Span span, float* largest, float* weights) {
     unrolled<kParts>([&](auto n) SELFSPEC_INLINE { part[n] = V::max(V::load(scores + j + n * V::kLanes), part[n]); });
   }
   unrolled<kParts>([&](auto n) SELFSPEC_INLINE { V::store(lanes + n * V::kLanes, part[n]); });
-  float top = lanes[0];
-  for (std::size_t i = 1; i < kSumLanes; ++i) top = lanes[i] > top ? lanes[i] : top;
+  const float top = folded<kSumLanes>(lanes, [](float a, float b) { return a > b ? a : b; });
 
   for (std::size_t j = first; j < last; ++j) scores[j] = exponential(scores[j] - top);
   for (std::size_t j = first; j < span.first; ++j) scores[j] = 0;
@@ -116,11 +127,8 @@ void weigh(float* scores, Span span, float* largest, float* weights) {
     unrolled<kParts>([&](auto n) SELFSPEC_INLINE { part[n] = V::add(part[n], V::load(scores + j + n * V::kLanes)); });
   }
   unrolled<kParts>([&](auto n) SELFSPEC_INLINE { V::store(lanes + n * V::kLanes, part[n]); });
-  for (std::size_t step = kSumLanes / 2; step > 0; step /= 2) {
-    for (std::size_t i = 0; i < step; ++i) lanes[i] += lanes[i + step];
-  }
   *largest = top;
-  *weights = lanes[0];
+  *weights = folded<kSumLanes>(lanes, [](float a, float b) { return a + b; });
 }
 
 // Lines `line` to line + count - 1, at most V::kRows, and what of the chunk each of them sees. Lines ascend by
@@ -183,7 +191,7 @@ void chunk(const Attention& step, const Lines& lines, std::size_t index, float* 
   const std::size_t end = step.position + lines.first + (lines.count - 1) / step.group() + 1;
   const std::size_t last = least(kChunk, end - start);
   for (std::size_t from = (most(lowest, start) - start) / kKeys * kKeys; from < last; from += kKeys) {
-    turn_keys<V>(step.keys + at + from * dim, least(kKeys, last - from), dim, turned);
+    turn_keys<V>(step.keys + at + from * dim, step.values + at + from * dim, least(kKeys, last - from), dim, turned);
     for (std::size_t line = 0; line < lines.count; line += V::kRows) {
       score<V>(step, lines, Group(step, lines, line, V::kRows, start), from, turned, scores);
     }
