@@ -54,7 +54,7 @@ def choose_kernels(
         return _ort(block_size, matrices, "they were asked for")
     check_fit(native, matrices)
     problem = _unusable()
-    return _native(native, "they were asked for" + (f"; here they do not run: {problem}" if problem else ""))
+    return _native(native, "they were asked for" + (f", though {problem}" if problem else ""))
 
 
 def _native(layout: Layout, reason: str) -> KernelChoice:
