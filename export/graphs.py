@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ..errors import UsageError
+from ..models.components import Kernels
 from ..models.config import ModelConfig
 from ..models.family import Family, Weights
 from ..models.graph import GraphBuilder
@@ -47,6 +48,7 @@ def cut(num_layers: int, exit_layers: tuple[int, ...] | None, kind: str) -> tupl
 def write_graphs(
     root: Path,
     family: Family,
+    kernels: Kernels,
     config: ModelConfig,
     weights: Weights,
     units: tuple[Unit, ...],
@@ -56,24 +58,27 @@ def write_graphs(
     """Write every graph below ``root``; returns the embed graph's path and the head's description."""
     embed = GraphBuilder("embed")
     ids = embed.input("input_ids", ir.DataType.INT64, [1, "rows"])
-    embed.output("hidden_out", family.embed(embed, config, weights, ids), _hidden(config))
+    embed.output("hidden_out", family.embed(embed, kernels, config, weights, ids), _hidden(config))
     embed.save(root / _FOLDER / "embed.onnx")
     for unit in units:
         g = GraphBuilder(Path(unit.graph).stem)
         hidden = g.input("hidden", ir.DataType.FLOAT, _hidden(config))
-        g.output("hidden_out", family.sublayers(g, config, weights, hidden, unit.start, unit.stop), _hidden(config))
+        out = family.sublayers(g, kernels, config, weights, hidden, unit.start, unit.stop)
+        g.output("hidden_out", out, _hidden(config))
         g.save(root / unit.graph)
     head = Head(f"{_FOLDER}/head_hot.onnx", f"{_FOLDER}/head_rest.onnx" if rest else None, hot, rest)
     for graph, ranges in ((head.hot_graph, hot), (head.rest_graph, rest)):
         if graph is not None:
-            _write_head(root / graph, family, config, weights, ranges)
+            _write_head(root / graph, family, kernels, config, weights, ranges)
     return f"{_FOLDER}/embed.onnx", head
 
 
-def _write_head(path: Path, family: Family, config: ModelConfig, weights: Weights, ranges: Ranges) -> None:
+def _write_head(
+    path: Path, family: Family, kernels: Kernels, config: ModelConfig, weights: Weights, ranges: Ranges
+) -> None:
     g = GraphBuilder(path.stem)
     hidden = g.input("hidden", ir.DataType.FLOAT, _hidden(config))
-    logits = family.head(g, config, weights, hidden, ranges)
+    logits = family.head(g, kernels, config, weights, hidden, ranges)
     for index, (value, (start, stop)) in enumerate(zip(logits, ranges, strict=True)):
         g.output(f"logits.{index}", value, [1, "rows", stop - start])
     g.save(path)

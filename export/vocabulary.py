@@ -34,8 +34,9 @@ def single_character_run(vocab: dict[str, int], beyond: int) -> tuple[int, int] 
     return best[0], min(best[1], best[0] + _RUN_LENGTH)
 
 
-def split_head(vocab: dict[str, int], vocab_size: int, hot: int | None) -> tuple[Ranges, Ranges]:
-    """(hot ranges, rest ranges) over all token ids; ``hot`` None means the default size.
+def split_head(vocab: dict[str, int], vocab_size: int, hot: int | None, multiple: int = 1) -> tuple[Ranges, Ranges]:
+    """(hot ranges, rest ranges) over all token ids; ``hot`` None means the default size. Hot ranges are widened until
+    they begin and end at multiples of ``multiple``, which divides the vocabulary size.
 
     Raises:
         UsageError: ``hot`` is not between 1 and the vocabulary size.
@@ -44,9 +45,11 @@ def split_head(vocab: dict[str, int], vocab_size: int, hot: int | None) -> tuple
         hot = max(1, min(vocab_size // 3, MAX_DEFAULT_HOT))
     if not 0 < hot <= vocab_size:
         raise UsageError(f"--hot-vocab {hot}: it must be between 1 and the vocabulary size, {vocab_size}.")
+    hot = -(-hot // multiple) * multiple
     ranges = [(0, hot)]
     run = single_character_run(vocab, hot)
     if run is not None and run[1] <= vocab_size:
+        run = run[0] // multiple * multiple, -(-run[1] // multiple) * multiple
         ranges.append(run)
         if run[0] == hot:
             ranges = [(0, run[1])]

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import CheckpointError, UsageError
+from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from ..models.decoder import EMBEDDING, LM_HEAD
-from ..models.tensors import ALIGNMENT, FLOAT_BITS, Role, Segment, StoredTensor, TensorSpec
-from .blocks import Blocks, Codes, Floats, pack, quantize
+from ..models.tensors import FLOAT_BITS, Role, StoredTensor, TensorSpec
+from .blocks import Blocks, Floats
 from .checkpoint import Checkpoint
+from .layouts import Layout
+from .weights_file import WeightsFile
 
 _CHUNK_ELEMENTS = 2**21  # 8 MB of float32: peak memory stays flat however large a matrix is
-_EXACT_SOURCES = {"Q8_0": 8, "Q4_0": 4}
-EXACT_BLOCK_SIZE = 32
-BLOCK_SIZES = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,9 @@ class Precision:
         if role is Role.VECTOR:
             return FLOAT_BITS
         return self.linear_bits if role is Role.LINEAR else self.head_bits
+
+    def quantises(self, spec: TensorSpec) -> bool:
+        return self.bits(spec.role) != FLOAT_BITS and len(spec.shape) > 1
 
 
 PRECISIONS = {p.name: p for p in (Precision("fp32", 32, 32), Precision("int8", 8, 8), Precision("int4", 4, 8))}
@@ -98,14 +97,12 @@ def _some(names: list[str]) -> str:
 
 
 class WeightsWriter:
-    """Appends tensors to one file, hashing as it goes. A context manager."""
+    """Stores tensors in one file, each as its role and the precision say. A context manager."""
 
-    def __init__(self, path: Path, precision: Precision, block_size: int) -> None:
-        self._file: BinaryIO = path.open("wb")
-        self._digest = hashlib.sha256()
-        self._offset = 0
+    def __init__(self, path: Path, precision: Precision, layout: Layout) -> None:
+        self._file = WeightsFile(path)
         self._precision = precision
-        self._block_size = block_size
+        self._layout = layout
         self.exact: Counter[str] = Counter()
         self.requantised: Counter[str] = Counter()
 
@@ -113,14 +110,14 @@ class WeightsWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._file.close()
+        self._file.__exit__(kind, error, tb)
 
     @property
     def size(self) -> int:
-        return self._offset
+        return self._file.size
 
     def sha256(self) -> str:
-        return self._digest.hexdigest()
+        return self._file.sha256()
 
     def vector(self, name: str, values: Floats) -> StoredTensor:
         """Store float32 values of any shape.
@@ -130,84 +127,39 @@ class WeightsWriter:
         """
         if not np.isfinite(values).all():
             raise CheckpointError(f"{name}, computed from the model's config, is not finite; the config is damaged.")
-        self._align()
-        segment = Segment("float32", values.shape, self._offset)
-        self._write(values)
-        return StoredTensor(name, values.shape, FLOAT_BITS, segment)
+        return StoredTensor(name, values.shape, FLOAT_BITS, self._file.segment(values))
 
     def tensor(self, spec: TensorSpec, source: Checkpoint) -> StoredTensor:
         """Store one tensor from the checkpoint, quantised as the precision says."""
-        bits = self._precision.bits(spec.role)
-        if bits == FLOAT_BITS or len(spec.part_shapes[0]) == 1:
+        if not self._precision.quantises(spec):
             return self._floats(spec, source)
-        return self._quantised(spec, source, bits)
+        bits = self._precision.bits(spec.role)
+        kinds = [source.stored_type(part) for part in spec.parts]
+        for kind in kinds:
+            (self.exact if self._layout.keeps(kind, bits) else self.requantised)[kind] += 1
+        return self._layout.store(self._file, spec, bits, kinds, _chunks(spec, source, self._layout.tile_rows))
 
     def _floats(self, spec: TensorSpec, source: Checkpoint) -> StoredTensor:
-        shape = (sum(s[0] for s in spec.part_shapes), *spec.part_shapes[0][1:])
-        self._align()
-        segment = Segment("float32", shape, self._offset)
+        segment = self._file.begin("float32", spec.shape)
         for chunk in _chunks(spec, source):
             values = _values(chunk)
-            self._write(values + np.float32(spec.offset) if spec.offset else values)
-        return StoredTensor(spec.name, shape, FLOAT_BITS, segment)
-
-    def _quantised(self, spec: TensorSpec, source: Checkpoint, bits: int) -> StoredTensor:
-        rows, cols = sum(s[0] for s in spec.part_shapes), spec.part_shapes[0][1]
-        size = self._block_size
-        if cols % size:
-            raise UsageError(
-                f"--quant-block-size {size} does not divide the {cols} columns of {spec.name}; "
-                f"use {max(b for b in BLOCK_SIZES if cols % b == 0 or b == BLOCK_SIZES[0])}."
-            )
-        kinds = [source.stored_type(part) for part in spec.parts]
-        kept = [_EXACT_SOURCES.get(kind, 99) <= bits and size == EXACT_BLOCK_SIZE for kind in kinds]
-        for kind, same in zip(kinds, kept, strict=True):
-            (self.exact if same else self.requantised)[kind] += 1
-        self._align()
-        codes = Segment("uint8", (rows, cols * bits // 8), self._offset)
-        scales: list[Floats] = []
-        zeros: list[Codes] = []
-        for chunk in _chunks(spec, source):
-            blocks = self._blocks(chunk, bits, symmetric=all(kept))
-            self._write(pack(blocks.codes, bits))
-            scales.append(blocks.scales)
-            if blocks.zero_points is not None:
-                zeros.append(pack(blocks.zero_points, bits))
-        return StoredTensor(
-            spec.name, (rows, cols), bits, codes,
-            scales=self._segment(np.concatenate(scales)),
-            zero_points=self._segment(np.concatenate(zeros)) if zeros else None,
-            block_size=size,
-        )  # fmt: skip
-
-    def _blocks(self, chunk: Floats | Blocks, bits: int, *, symmetric: bool) -> Blocks:
-        if isinstance(chunk, Blocks) and chunk.bits <= bits and chunk.block_size == self._block_size:
-            return chunk.widened(bits, explicit_zero_points=not symmetric)
-        return quantize(_values(chunk), bits, self._block_size)
-
-    def _segment(self, values: Floats | Codes) -> Segment:
-        self._align()
-        segment = Segment(values.dtype.name, values.shape, self._offset)
-        self._write(values)
-        return segment
-
-    def _align(self) -> None:
-        self._append(bytes(-self._offset % ALIGNMENT))
-
-    def _write(self, values: NDArray[np.float32] | NDArray[np.uint8]) -> None:
-        self._append(np.ascontiguousarray(values).data.cast("B"))
-
-    def _append(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
-        self._digest.update(data)
-        self._offset += len(data)
+            self._file.append(values + np.float32(spec.offset) if spec.offset else values)
+        return StoredTensor(spec.name, spec.shape, FLOAT_BITS, segment)
 
 
-def _chunks(spec: TensorSpec, source: Checkpoint) -> Iterator[Floats | Blocks]:
+def _chunks(spec: TensorSpec, source: Checkpoint, tile_rows: int = 1) -> Iterator[Floats | Blocks]:
+    """Runs of rows, each of a multiple of ``tile_rows`` where the parts are."""
     for part, shape in zip(spec.parts, spec.part_shapes, strict=True):
-        step = max(1, _CHUNK_ELEMENTS // (shape[1] if len(shape) > 1 else 1))
+        fitting = _CHUNK_ELEMENTS // (shape[1] if len(shape) > 1 else 1)
+        step = max(1, fitting // tile_rows) * tile_rows
         for start in range(0, shape[0], step):
             chunk = source.read(part, start, min(shape[0], start + step))
-            if not np.isfinite(chunk.scales if isinstance(chunk, Blocks) else chunk).all():
+            if not _is_finite(chunk):
                 raise CheckpointError(f"the checkpoint's {part} holds values that are not finite; no model can use it.")
             yield chunk
+
+
+def _is_finite(chunk: Floats | Blocks) -> bool:
+    if not isinstance(chunk, Blocks):
+        return bool(np.isfinite(chunk).all())
+    return bool(np.isfinite(chunk.scales).all() and (chunk.minima is None or np.isfinite(chunk.minima).all()))

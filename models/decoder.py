@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from .components import Attention, GatedMLP, Positions, QKNorm, Residual, Rotary, embedding, linear, rms_norm, scaled
+from .components import Attention, GatedMLP, Kernels, Positions, QKNorm, Residual, Rotary, linear, rms_norm, scaled
 from .config import ModelConfig
 from .family import LOCAL_ROTARY, ROTARY, Weights
 from .graph import GraphBuilder
@@ -61,11 +61,20 @@ class Decoder:
             if name is not None:
                 yield _single(f"{layer}.{name}.weight", (size,), Role.VECTOR, self.norm_offset)
 
-    def embed(self, g: GraphBuilder, config: ModelConfig, weights: Weights, ids: ir.Value) -> ir.Value:
-        return scaled(g, embedding(g, ids, weights[EMBEDDING]), config.embedding_multiplier)
+    def embed(
+        self, g: GraphBuilder, kernels: Kernels, config: ModelConfig, weights: Weights, ids: ir.Value
+    ) -> ir.Value:
+        return scaled(g, kernels.embedding(g, ids, weights[EMBEDDING]), config.embedding_multiplier)
 
     def sublayers(
-        self, g: GraphBuilder, config: ModelConfig, weights: Weights, hidden: ir.Value, start: int, stop: int
+        self,
+        g: GraphBuilder,
+        kernels: Kernels,
+        config: ModelConfig,
+        weights: Weights,
+        hidden: ir.Value,
+        start: int,
+        stop: int,
     ) -> ir.Value:
         pos = Positions.declare(g) if any(index % 2 == 0 for index in range(start, stop)) else None
         residual = Residual(hidden)
@@ -74,9 +83,9 @@ class Decoder:
             norms = self.mlp if index % 2 else self.attention
             x, residual = self._enter(g, config, weights, residual, layer, norms.before)
             if pos is not None and index % 2 == 0:
-                update = _attention(config, weights, index // 2).apply(g, x, pos)
+                update = _attention(config, weights, index // 2).apply(g, kernels, x, pos)
             else:
-                update = _mlp(config, weights, index // 2).apply(g, x)
+                update = kernels.gated_mlp(g, _mlp(config, weights, index // 2), x)
             if norms.after is not None:
                 update = rms_norm(g, update, weights[f"{layer}.{norms.after}.weight"], config.rms_norm_eps)
             residual = residual.add(g, scaled(g, update, config.residual_multiplier))
@@ -95,6 +104,7 @@ class Decoder:
     def head(
         self,
         g: GraphBuilder,
+        kernels: Kernels,
         config: ModelConfig,
         weights: Weights,
         hidden: ir.Value,
@@ -103,7 +113,7 @@ class Decoder:
         x = rms_norm(g, hidden, weights[FINAL_NORM], config.rms_norm_eps)
         x = scaled(g, x, 1 / config.logits_divisor)  # d products here, or one a logit behind the head
         matrix = weights[EMBEDDING if config.tie_word_embeddings else LM_HEAD]
-        return [linear(g, x, matrix.rows(start, stop)) for start, stop in ranges]
+        return [linear(g, kernels, x, matrix.rows(start, stop)) for start, stop in ranges]
 
 
 def _single(name: str, shape: tuple[int, ...], role: Role, offset: float = 0.0) -> TensorSpec:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from .components import Kernels
 from .config import ModelConfig
 from .graph import GraphBuilder
 from .tensors import StoredTensor, TensorSpec
@@ -31,17 +32,27 @@ class Family(Protocol):
     def tensor_specs(self, config: ModelConfig) -> list[TensorSpec]:
         """Every tensor of the checkpoint, each in exactly one spec, in the order of a forward pass."""
 
-    def embed(self, g: GraphBuilder, config: ModelConfig, weights: Weights, ids: ir.Value) -> ir.Value:
+    def embed(
+        self, g: GraphBuilder, kernels: Kernels, config: ModelConfig, weights: Weights, ids: ir.Value
+    ) -> ir.Value:
         """[1, T] int64 → [1, T, d]."""
 
     def sublayers(
-        self, g: GraphBuilder, config: ModelConfig, weights: Weights, hidden: ir.Value, start: int, stop: int
+        self,
+        g: GraphBuilder,
+        kernels: Kernels,
+        config: ModelConfig,
+        weights: Weights,
+        hidden: ir.Value,
+        start: int,
+        stop: int,
     ) -> ir.Value:
         """Sublayers ``start`` to ``stop - 1`` (2i attention, 2i+1 MLP), [1, T, d] → [1, T, d]."""
 
     def head(
         self,
         g: GraphBuilder,
+        kernels: Kernels,
         config: ModelConfig,
         weights: Weights,
         hidden: ir.Value,

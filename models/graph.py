@@ -16,7 +16,8 @@ from .manifest import WEIGHTS_NAME
 from .tensors import Segment
 
 MICROSOFT = "com.microsoft"
-_OPSETS = {"": 21, MICROSOFT: 1}
+SELFSPEC = "selfspec"
+_OPSETS = {"": 21, MICROSOFT: 1, SELFSPEC: 1}
 _IR_VERSION = 10
 _DTYPES = {"float32": ir.DataType.FLOAT, "uint8": ir.DataType.UINT8}
 
@@ -79,9 +80,10 @@ class GraphBuilder:
 
     def save(self, path: Path) -> None:
         """Write the graph; it holds no weights, only their places."""
+        domains = {"", *(node.domain for node in self._tape.nodes)}  # ONNX Runtime refuses what it was not given
         graph = ir.Graph(
             self._inputs, self._outputs, nodes=self._tape.nodes, initializers=self._tape.initializers,
-            opset_imports=_OPSETS, name=self.name,
+            opset_imports={domain: _OPSETS[domain] for domain in sorted(domains)}, name=self.name,
         )  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import ArtifactError
 from .config import ModelConfig
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "weights.bin"
 PAD_ROWS = 8
@@ -24,6 +24,10 @@ PAD_ROWS = 8
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 """Names under which chat templates know special tokens."""
 
+KERNEL_LAYOUTS = {"selfspec-kernels": 1}
+"""Kernel libraries that graphs may need, by their package's name, and the layout of the weights that is read."""
+
+_TILE_ROWS = 8  # of every layout so far
 _MAX_TEXT_BYTES = 256 * 2**20  # of any file but the weights: these are read whole
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -36,6 +40,14 @@ class Quantization:
     head_bits: int
     block_size: int
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """A library of operators that the graphs need beside ONNX Runtime's, and how the weights are laid out for it."""
+
+    name: str
+    layout: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One exported model. All paths are relative to the artifact's folder."""
+    """One exported model. All paths are relative to the artifact's folder. ``kernels``: None for ONNX Runtime's own."""
 
     format_version: int
     name: str
@@ -83,6 +95,7 @@ class Manifest:
     precision: str
     model: ModelConfig
     quantization: Quantization
+    kernels: KernelFacts | None
     embed_graph: str
     units: tuple[Unit, ...]
     head: Head
@@ -129,6 +142,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
         precision=_shown(data["precision"]),
         model=ModelConfig.from_dict(data["model"]),
         quantization=_quantization(data["quantization"]),
+        kernels=None if data["kernels"] is None else _kernels(data["kernels"]),
         embed_graph=_text(data["embed_graph"]),
         units=tuple(Unit(_text(u["graph"]), _count(u["start"]), _count(u["stop"])) for u in data["units"]),
         head=Head(
@@ -156,6 +170,10 @@ def _quantization(data: dict[str, Any]) -> Quantization:
     )
 
 
+def _kernels(data: dict[str, Any]) -> KernelFacts:
+    return KernelFacts(_text(data["name"]), _count(data["layout"]))
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} where a text was expected")
@@ -179,45 +197,62 @@ def _ranges(value: Any) -> tuple[tuple[int, int], ...]:
     return tuple((_count(a), _count(b)) for a, b in value)
 
 
+def _demand(condition: bool, what: str) -> None:
+    if not condition:
+        raise ArtifactError(f"{MANIFEST_NAME} is damaged ({what}); export the model again.")
+
+
 def _check(manifest: Manifest) -> None:
     """Everything that must hold between fields."""
-
-    def demand(condition: bool, what: str) -> None:
-        if not condition:
-            raise ArtifactError(f"{MANIFEST_NAME} is damaged ({what}); export the model again.")
-
-    demand(manifest.target == "cpu", f"target {manifest.target!r} is not 'cpu'")
+    _demand(manifest.target == "cpu", f"target {manifest.target!r} is not 'cpu'")
     bits = (manifest.quantization.bits, manifest.quantization.head_bits)
-    demand(all(0 < b <= 32 for b in bits), f"matrices of {bits} bits")
+    _demand(all(0 < b <= 32 for b in bits), f"matrices of {bits} bits")
+    _check_kernels(manifest)
     graphs = [manifest.embed_graph, *(u.graph for u in manifest.units), manifest.head.hot_graph]
     graphs += [manifest.head.rest_graph] if manifest.head.rest_graph else []
     for graph in [*graphs, WEIGHTS_NAME]:
-        demand(graph in manifest.files, f"{graph!r} is not among its files")
+        _demand(graph in manifest.files, f"{graph!r} is not among its files")
     for path, facts in manifest.files.items():
         pure = PurePosixPath(path)
         inside = not pure.is_absolute() and ".." not in pure.parts and "\\" not in path and ":" not in path
-        demand(inside and pure.name != "" and path.isprintable(), f"path {path!r} leaves the folder")
-        demand(path == WEIGHTS_NAME or facts.size <= _MAX_TEXT_BYTES, f"{path!r} is too large for what it is")
-        demand(_SHA256.fullmatch(facts.sha256) is not None, f"sha256 of {path!r} is not one")
+        _demand(inside and pure.name != "" and path.isprintable(), f"path {path!r} leaves the folder")
+        _demand(path == WEIGHTS_NAME or facts.size <= _MAX_TEXT_BYTES, f"{path!r} is too large for what it is")
+        _demand(_SHA256.fullmatch(facts.sha256) is not None, f"sha256 of {path!r} is not one")
     cuts = [0, *(u.stop for u in manifest.units)]
-    demand([u.start for u in manifest.units] == cuts[:-1], "block graphs leave gaps or overlap")
-    demand(all(a < b for a, b in itertools.pairwise(cuts)), "a block graph is empty")
-    demand(cuts[-1] == 2 * manifest.model.num_layers, "block graphs do not cover every layer")
-    demand({2 * k for k in manifest.exit_layers} <= {*cuts[1:-1]}, "an exit layer is not a cut")
-    demand(list(manifest.exit_layers) == sorted(set(manifest.exit_layers)), "exit layers are out of order")
-    demand(len({*graphs, WEIGHTS_NAME}) == len(graphs) + 1, "a graph is named twice")
-    demand(manifest.files[WEIGHTS_NAME].size >= _least_weights(manifest), f"{WEIGHTS_NAME} is too small for the model")
+    _demand([u.start for u in manifest.units] == cuts[:-1], "block graphs leave gaps or overlap")
+    _demand(all(a < b for a, b in itertools.pairwise(cuts)), "a block graph is empty")
+    _demand(cuts[-1] == 2 * manifest.model.num_layers, "block graphs do not cover every layer")
+    _demand({2 * k for k in manifest.exit_layers} <= {*cuts[1:-1]}, "an exit layer is not a cut")
+    _demand(list(manifest.exit_layers) == sorted(set(manifest.exit_layers)), "exit layers are out of order")
+    _demand(len({*graphs, WEIGHTS_NAME}) == len(graphs) + 1, "a graph is named twice")
+    _demand(manifest.files[WEIGHTS_NAME].size >= _least_weights(manifest), f"{WEIGHTS_NAME} is too small for the model")
     spans = sorted([*manifest.head.hot_ranges, *manifest.head.rest_ranges])
     ends = [0, *(b for _, b in spans)]
-    demand([a for a, _ in spans] == ends[:-1] and all(a < b for a, b in spans), "head ranges leave gaps or overlap")
-    demand(ends[-1] == manifest.model.vocab_size, "head ranges do not cover the vocabulary")
-    demand(bool(manifest.head.hot_ranges), "there is no hot range")
-    demand((manifest.head.rest_graph is None) == (not manifest.head.rest_ranges), "head_rest and its ranges disagree")
+    _demand([a for a, _ in spans] == ends[:-1] and all(a < b for a, b in spans), "head ranges leave gaps or overlap")
+    _demand(ends[-1] == manifest.model.vocab_size, "head ranges do not cover the vocabulary")
+    _demand(bool(manifest.head.hot_ranges), "there is no hot range")
+    _demand((manifest.head.rest_graph is None) == (not manifest.head.rest_ranges), "head_rest and its ranges disagree")
     ids = [*manifest.tokenizer.eos_token_ids]
     ids += [] if manifest.tokenizer.bos_token_id is None else [manifest.tokenizer.bos_token_id]
     unknown = manifest.tokenizer.special_tokens.keys() - set(SPECIAL_TOKENS)
-    demand(not unknown, f"special tokens {sorted(unknown)} have no such names")
-    demand(all(i < manifest.model.vocab_size for i in ids), "a special token id is beyond the vocabulary")
+    _demand(not unknown, f"special tokens {sorted(unknown)} have no such names")
+    _demand(all(i < manifest.model.vocab_size for i in ids), "a special token id is beyond the vocabulary")
+
+
+def _check_kernels(manifest: Manifest) -> None:
+    kernels = manifest.kernels
+    if kernels is None:
+        return
+    _demand(kernels.name in KERNEL_LAYOUTS, f"there are no kernels of the name {kernels.name!r}")
+    if kernels.layout != KERNEL_LAYOUTS[kernels.name]:
+        raise ArtifactError(
+            f"its weights are in layout {kernels.layout} of {kernels.name}, and this selfspec reads layout "
+            f"{KERNEL_LAYOUTS[kernels.name]}; install the selfspec that wrote it, or export the model again."
+        )
+    bits = (manifest.quantization.bits, manifest.quantization.head_bits)
+    _demand({*bits} <= {4, 8}, f"matrices of {bits} bits, which {kernels.name} lacks")
+    edges = [edge for span in (*manifest.head.hot_ranges, *manifest.head.rest_ranges) for edge in span]
+    _demand(all(edge % _TILE_ROWS == 0 for edge in edges), "head ranges cut tiles")
 
 
 def _least_weights(manifest: Manifest) -> int:

@@ -31,6 +31,11 @@ class TensorSpec:
     role: Role
     offset: float = 0.0
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of all parts together."""
+        return (sum(shape[0] for shape in self.part_shapes), *self.part_shapes[0][1:])
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -57,7 +62,8 @@ class StoredTensor:
     """A tensor as stored: float32, or unsigned codes in blocks along the input dimension.
 
     A weight is ``(code - zero_point) * scale``; without ``zero_points`` the zero point is ``2**(bits - 1)``.
-    ``codes`` holds two 4-bit codes a byte, the lower half first.
+    ``codes`` holds two 4-bit codes a byte, the lower half first. A matrix in tiles has all of it, scales and minima
+    too, in ``codes``, so many rows together as ``tile_rows`` says.
     """
 
     name: str
@@ -67,16 +73,23 @@ class StoredTensor:
     scales: Segment | None = None
     zero_points: Segment | None = None
     block_size: int = 0
+    tile_rows: int = 1
 
     def rows(self, start: int, stop: int) -> StoredTensor:
-        """The same matrix cut to rows ``start`` to ``stop - 1``; refers to the same bytes."""
+        """The same matrix cut to rows ``start`` to ``stop - 1``; refers to the same bytes.
+
+        Raises:
+            ValueError: that would cut a tile.
+        """
         if (start, stop) == (0, self.shape[0]):
             return self
+        if start % self.tile_rows or stop % self.tile_rows:
+            raise ValueError(f"{self.name}[{start}:{stop}] does not begin and end at multiples of {self.tile_rows}")
         return replace(
             self,
             name=f"{self.name}[{start}:{stop}]",
             shape=(stop - start, *self.shape[1:]),
-            codes=self.codes.rows(start, stop),
+            codes=self.codes.rows(start // self.tile_rows, stop // self.tile_rows),
             scales=None if self.scales is None else self.scales.rows(start, stop),
             zero_points=None if self.zero_points is None else self.zero_points.rows(start, stop),
         )

@@ -7,6 +7,7 @@ a pass begins and ends; the whole model with its head, at a few places, finds th
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -14,10 +15,11 @@ import numpy as np
 from ..models.config import ModelConfig
 from .conversation import Conversation
 from .sessions import Sessions
-from .stack import MOST_ROWS, Floats, Passes, Plan
+from .stack import AS_THEY_COME, MOST_ROWS, Floats, Passes, Plan
 
 _BOUNDARIES = (None, 64, 32)
 _WIDE = (64, 32)
+_ANY_WIDTH = (128, 64, 33, 32, 17)  # of those tried where every width is to be allowed
 _NARROW = range(1, MOST_ROWS + 1)
 _NEAR = 288  # positions from 0 on that are looked at one by one
 _FAR, _FAR_ROWS = (1000, 4070), 48  # places behind keys of zeros: a kernel's blocks do not care what is in them
@@ -32,11 +34,18 @@ def exact_passes(sessions: Sessions) -> Passes | None:
     """The least restriction of passes under which a row has the same bits whatever stands beside it; None where no one
     of those tried does. A wrong answer would take a kernel that depends on values, and the losslessness tests would
     show it."""
-    for boundary, widths, rows in itertools.product(_BOUNDARIES, (_WIDE, ()), _PADDINGS):
-        passes = Passes(rows, boundary, widths)
+    for passes in _candidates(sessions):
         if layers_alike(sessions, passes) and model_alike(sessions, passes):
             return passes
     return None
+
+
+def _candidates(sessions: Sessions) -> Iterator[Passes]:
+    """Ways to put rows into passes, the cheapest first. Passes as they come are promised by native kernels only."""
+    if sessions.kernels is not None:
+        yield AS_THEY_COME
+    for boundary, widths, rows in itertools.product(_BOUNDARIES, (_WIDE, ()), _PADDINGS):
+        yield Passes(rows, boundary, widths)
 
 
 def layers_alike(sessions: Sessions, passes: Passes) -> bool:
@@ -56,7 +65,8 @@ def layers_alike(sessions: Sessions, passes: Passes) -> bool:
                 return np.concatenate([stack.run(plan, hidden[a:b], start + a) for a, b in pairwise(cuts)])
 
             alone = run(1)
-            wide = itertools.product(passes.widths or (), (0, 5))
+            widths = _ANY_WIDTH if passes.widths is None else passes.widths
+            wide = itertools.product(widths, (0, 5))
             for width, offset in (*_STEPS, *wide):
                 if not np.array_equal(run(width, offset), alone):
                     return False

@@ -23,6 +23,7 @@ from .artifact import Artifact
 from .cache import cache_folder, read_entry, write_entry
 from .conversation import Conversation
 from .invariance import exact_passes
+from .kernels import kernel_library
 from .sessions import Sessions
 from .stack import Ids, Passes, Plan
 
@@ -131,9 +132,11 @@ def interpolate(seconds: Mapping[int, float], rows: int) -> float:
     return float(np.interp(rows, counts, [seconds[m] for m in counts]))
 
 
-def machine_key(threads: int) -> dict[str, str]:
-    """What a measurement depends on besides the artifact."""
-    return {"cpu": cpu_name(), "onnxruntime": ort.__version__, "threads": str(threads)}
+def machine_key(artifact: Artifact, threads: int) -> dict[str, str]:
+    """What a measurement depends on besides the artifact itself."""
+    key = {"cpu": cpu_name(), "onnxruntime": ort.__version__, "threads": str(threads)}
+    facts = artifact.manifest.kernels
+    return key if facts is None else key | {"kernels": kernel_library(facts).name}
 
 
 def cpu_name() -> str:
@@ -167,7 +170,7 @@ def _stored(artifact: Artifact) -> dict[str, Any]:
 
 def load_profile(artifact: Artifact, threads: int) -> Profile | None:
     """The stored profile of this artifact on this machine, if there is one."""
-    found = _stored(artifact).get(json.dumps(machine_key(threads), sort_keys=True))
+    found = _stored(artifact).get(json.dumps(machine_key(artifact, threads), sort_keys=True))
     try:
         return None if found is None else Profile.from_dict(found)
     except (KeyError, TypeError, ValueError, AttributeError, UsageError):
@@ -181,7 +184,7 @@ def store_profile(artifact: Artifact, threads: int, profile: Profile) -> Path:
         OSError: the cache cannot be written.
     """
     path = _path(artifact)
-    machines = _stored(artifact) | {json.dumps(machine_key(threads), sort_keys=True): profile.to_dict()}
+    machines = _stored(artifact) | {json.dumps(machine_key(artifact, threads), sort_keys=True): profile.to_dict()}
     write_entry(path, PROFILE_VERSION, {"machines": machines})
     return path
 

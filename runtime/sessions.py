@@ -9,10 +9,11 @@ import threading
 
 import onnxruntime as ort
 
-from ..errors import ArtifactError
+from ..errors import ArtifactError, RuntimeSetupError
 from ..models.manifest import WEIGHTS_NAME, Manifest
 from .artifact import Artifact
 from .external_data import check_external_data
+from .kernels import kernel_library
 from .threads import use_threads
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -52,12 +53,15 @@ class Sessions:
         """Args: threads: size of the process's pool; None takes what is set, else the physical cores.
 
         Raises:
-            UsageError, RuntimeSetupError: from :func:`use_threads`.
+            UsageError, RuntimeSetupError: from :func:`use_threads` and :func:`kernel_library`.
             ArtifactError: the artifact was exported for another device.
         """
         if device != artifact.manifest.target:
             raise ArtifactError(f"{artifact.path} was exported for {artifact.manifest.target}, not for {device}.")
         self.artifact = artifact
+        facts = artifact.manifest.kernels
+        self.kernels = None if facts is None else kernel_library(facts)
+        """The library beside ONNX Runtime's own kernels, where the artifact needs one."""
         self.threads = use_threads(threads)
         self._sessions: dict[str, ort.InferenceSession] = {}
         self._lock = threading.Lock()
@@ -88,14 +92,28 @@ class Sessions:
                 self._sessions[graph] = self._create(graph)
             return self._sessions[graph]
 
+    @property
+    def kernels_name(self) -> str:
+        """Whose operators multiply and attend, for people."""
+        return "ONNX Runtime's" if self.kernels is None else self.kernels.name
+
     def options(self) -> ort.SessionOptions:
-        """What every session is made with."""
+        """What every session is made with.
+
+        Raises:
+            RuntimeSetupError: ONNX Runtime refuses the library of kernels.
+        """
         options = ort.SessionOptions()
         options.use_per_session_threads = False
         options.enable_cpu_mem_arena = True
         options.log_severity_level = 4  # what it would print, it also raises
         options.add_session_config_entry("session.load_model_format", "ONNX")  # what check_external_data has read it as
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(self.artifact.path.resolve()))
+        if self.kernels is not None:
+            try:
+                options.register_custom_ops_library(self.kernels.path)
+            except Exception as error:  # ONNX Runtime's exceptions share no base class
+                raise RuntimeSetupError(f"{self.kernels.name} cannot run here: {error}") from error
         return options
 
     def _create(self, graph: str) -> ort.InferenceSession:
@@ -106,8 +124,9 @@ class Sessions:
             raise ArtifactError(
                 f"{self.artifact.path / graph} is not loaded: {error}; export the model again."
             ) from error
+        options = self.options()
         try:
-            return ort.InferenceSession(model, self.options(), providers=["CPUExecutionProvider"])
+            return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's exceptions share no base class
             raise ArtifactError(
                 f"{self.artifact.path / graph} cannot be loaded by ONNX Runtime ({error}); export the model again."

@@ -208,7 +208,7 @@ def write_checkpoint(
 
 def export_checkpoint(source: Path, output: Path, **options: Any) -> Path:
     checkpoint, name = open_model(str(source))
-    return export_model(checkpoint, name, output, ExportOptions(**options)).output
+    return export_model(checkpoint, name, output, ExportOptions(**{"kernels": "ort"} | options)).output
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +242,13 @@ def stored_tensors(folder: Path) -> dict[tuple[str, str], Stored]:
 
 
 def dequantized(folder: Path, name: str, bits: int, block_size: int = 32) -> Array:
-    """A stored matrix as floats, read by this file's own rules: codes in blocks, lower half first."""
+    """A stored matrix as floats, read by this file's own rules: codes in blocks, lower half first. Tiles are read by
+    the kernels' own package."""
     stored = {initializer: s for (_, initializer), s in stored_tensors(folder).items()}
+    if f"{name}.tiles" in stored:
+        from selfspec_kernels import tiles
+
+        return np.asarray(tiles.dequantize(stored[f"{name}.tiles"].read(folder), bits))
     scales = stored[f"{name}.scales"].read(folder)
     rows, blocks = scales.shape
 
@@ -370,6 +375,12 @@ def tiny(make_toy: ToyMaker) -> Toy:
         ToySpec(vocab=12, hidden=32, ff=64, layers=2, heads=2, kv_heads=1, context=64, late=0.7, eos=None),
         precision="fp32", exit_layers=(1,),
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def native_kernels() -> None:
+    """For tests of native kernels: they are left out where the package is not installed."""
+    pytest.importorskip("selfspec_kernels", reason="selfspec-kernels is not installed: pip install ./kernels")
 
 
 class Tools:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 COLUMNS = 8
 BLOCK = 32
+LAYOUT = 1
+"""The number under which a model's manifest names this layout: another one for every change."""
 
 
 def block_bytes(bits: int, minima: bool = True) -> int:

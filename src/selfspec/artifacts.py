@@ -7,9 +7,11 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from .errors import ArtifactError
+from .errors import ArtifactError, RuntimeSetupError
 from .export_cli import EXPORT_MODULES, export_with_bar, require_modules
+from .models.manifest import KERNEL_LAYOUTS, KernelFacts
 from .runtime.artifact import Artifact, open_artifact
+from .runtime.kernels import kernel_library
 
 MODEL = "smollm2-135m"
 DEFAULT_FOLDER = Path("artifacts")
@@ -49,7 +51,21 @@ def _problem(output: Path, precision: str, model: str) -> str | None:
     if found != wanted:
         name, precision, version = found
         return f"it is {name} in {precision}, made by selfspec {version}"
+    kernels = _native_kernels() if manifest.quantization.bits < 32 else None
+    if manifest.kernels != kernels:
+        return "it needs native kernels, which do not run here" if kernels is None else "native kernels run here by now"
     return None if manifest.exit_layers else "it has no exit layers"
+
+
+def _native_kernels() -> KernelFacts | None:
+    """What 'auto' exports for here, where a model's matrices fit, as those of ours do."""
+    for facts in (KernelFacts(name, layout) for name, layout in KERNEL_LAYOUTS.items()):
+        try:
+            kernel_library(facts)
+        except RuntimeSetupError:
+            continue
+        return facts
+    return None
 
 
 def _export(output: Path, precision: str, model: str) -> None:

@@ -244,6 +244,7 @@ def _info(args: argparse.Namespace) -> None:
         "context": f"{config.context_length} tokens",
         "weights": f"{stored}; from {quantization.source}",
         "exit layers": ", ".join(map(str, manifest.exit_layers)) or "none",
+        "kernels": model.sessions.kernels_name,
         "graphs": f"{len(manifest.units)} blocks, for {manifest.target}",
         "chat template": "yes" if model.codec.has_chat_template else "no",
         "made by": ", ".join(f"{k} {v}" for k, v in manifest.producer.items()),

@@ -42,6 +42,10 @@ def build_parser() -> Parser:
     parser.add_argument("--precision", default="int4", help="fp32, int8 or int4 (default: int4)")
     parser.add_argument("--quant-block-size", type=int, metavar="N", help="weights per scale (default: 32)")
     parser.add_argument(
+        "--kernels", default="auto",
+        help="native (selfspec-kernels, int8 and int4), ort (ONNX Runtime's), or auto: native where they run (default)",
+    )  # fmt: skip
+    parser.add_argument(
         "--exit-layers", type=_layers, metavar="K,K,...",
         help="where drafts may leave and blocks are cut (default: 1/2, 2/3, 3/4 and 5/6 of the layers)",
     )  # fmt: skip
@@ -81,6 +85,7 @@ def _export(args: argparse.Namespace) -> None:
     options = ExportOptions(
         precision=args.precision,
         block_size=args.quant_block_size,
+        kernels=args.kernels,
         exit_layers=args.exit_layers,
         partition=args.blocks,
         hot_vocab=args.hot_vocab,
@@ -138,6 +143,7 @@ def print_report(report: ExportReport) -> None:
     lines.append(f"the hot vocabulary covers {report.hot_coverage:.0%} of a sample text")
     if report.hot_coverage < LOW_COVERAGE:
         lines.append(f"warning: that is below {LOW_COVERAGE:.0%}, so drafts will often miss; try a larger --hot-vocab")
+    lines.append(str(report.kernels))
     for line in lines:
         print(line, file=sys.stderr)
 

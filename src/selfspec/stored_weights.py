@@ -21,14 +21,27 @@ def dequantized_linears(folder: Path, manifest: Manifest) -> Iterator[tuple[str,
     """(tensor name, [out, in]) of every matrix that a graph multiplies by; a head comes in slices, name[start:stop]."""
     heads = [manifest.head.hot_graph] + ([manifest.head.rest_graph] if manifest.head.rest_graph else [])
     for graph in [*(unit.graph for unit in manifest.units), *heads]:
-        model = ir.load(folder / graph)
-        for node in model.graph:
-            if node.op_type in ("MatMulNBits", "FusedMatMul"):
-                yield _name(node), _matrix(node, folder)
+        yield from matrices_of(folder, graph)
 
 
-def _name(node: ir.Node) -> str:
-    return str(_value(node, 1).name).removesuffix(".codes")
+def matrices_of(folder: Path, graph: str) -> Iterator[tuple[str, Floats]]:
+    """The same of one graph of ``folder``."""
+    for node in ir.load(folder / graph).graph:
+        yield from _matrices(node, folder)
+
+
+def _matrices(node: ir.Node, folder: Path) -> Iterator[tuple[str, Floats]]:
+    """The matrices that ``node`` multiplies by, most often none."""
+    if node.op_type == "FusedMatMul":
+        yield str(_value(node, 1).name), _read(_value(node, 1), folder).astype(np.float32)
+    elif node.op_type == "MatMulNBits":
+        yield str(_value(node, 1).name).removesuffix(".codes"), _blocks(node, folder)
+    elif node.op_type == "MatMulTiles":
+        yield _tiles(node, 1, folder, _integer(node, "N"), _integer(node, "K"), "bits")
+    elif node.op_type == "GatedMLPTiles":
+        inner = _integer(node, "I")
+        yield _tiles(node, 1, folder, 2 * inner, _integer(node, "K"), "bits")
+        yield _tiles(node, 2, folder, _integer(node, "N"), inner, "down_bits")
 
 
 def _value(node: ir.Node, index: int) -> ir.Value:
@@ -38,11 +51,14 @@ def _value(node: ir.Node, index: int) -> ir.Value:
     return value
 
 
-def _matrix(node: ir.Node, folder: Path) -> Floats:
-    if node.op_type == "FusedMatMul":
-        return _read(_value(node, 1), folder).astype(np.float32)
-    bits, size = node.attributes["bits"].as_int(), node.attributes["block_size"].as_int()
-    rows, cols = node.attributes["N"].as_int(), node.attributes["K"].as_int()
+def _integer(node: ir.Node, name: str) -> int:
+    return node.attributes[name].as_int()
+
+
+def _blocks(node: ir.Node, folder: Path) -> Floats:
+    """A matrix in MatMulNBits' layout."""
+    bits, size = _integer(node, "bits"), _integer(node, "block_size")
+    rows, cols = _integer(node, "N"), _integer(node, "K")
     codes = _unpack(_read(_value(node, 1), folder).reshape(rows, -1), bits).reshape(rows, -1, size)
     scales = _read(_value(node, 2), folder).astype(np.float32)[..., None]
     zeros: NDArray[np.float32] | float = float(2 ** (bits - 1))
@@ -51,6 +67,22 @@ def _matrix(node: ir.Node, folder: Path) -> Floats:
         zeros = packed[:, : codes.shape[1], None].astype(np.float32)
     weights = (codes.astype(np.float32) - zeros) * scales
     return np.asarray(weights, dtype=np.float32).reshape(rows, -1)[:, :cols]
+
+
+def _tiles(node: ir.Node, index: int, folder: Path, rows: int, cols: int, bits_name: str) -> tuple[str, Floats]:
+    """(name, matrix) of an input in the layout of kernels/src/tiles.h, read element by element as that file says."""
+    value, bits = _value(node, index), _integer(node, bits_name)
+    raw = _read(value, folder).astype(np.uint8).reshape(rows // 8, cols // 32, -1)
+    k, row = np.meshgrid(np.arange(32), np.arange(8))  # both [8 rows, 32 columns]
+    shift = (4 * (k // 16)).astype(np.uint8)
+    group = k % 16 // 4 if bits == 4 else k // 4
+    found = raw[..., 32 * group + 4 * row + k % 4]
+    codes = found >> shift & np.uint8(15) if bits == 4 else found
+    halves = raw[..., 32 * bits :].copy().view("<f2").astype(np.float32)
+    scales = halves[..., :8, None]
+    minima = halves[..., 8:, None] if halves.shape[-1] == 16 else -(2.0 ** (bits - 1)) * scales
+    weights = (codes * scales + minima).astype(np.float32)  # [tile, block, row, column]
+    return str(value.name).removesuffix(".tiles"), weights.transpose(0, 2, 1, 3).reshape(rows, cols)
 
 
 def _read(value: ir.Value, folder: Path) -> NDArray[np.generic]:

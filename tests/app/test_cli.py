@@ -317,6 +317,9 @@ def without_bar(found: tuple[int, str, str]) -> tuple[int, str, str]:
     [
         (["--precision", "int3"], 2, "int4"),
         (["--quant-block-size", "48"], 2, "32"),
+        (["--kernels", "cuda"], 2, "native"),
+        (["--kernels", "native", "--precision", "fp32"], 2, "--kernels native"),
+        (["--kernels", "native", "--quant-block-size", "64"], 2, "--quant-block-size 64"),
         (["--exit-layers", "99"], 2, "between 1 and 5"),
         (["--exit-layers", "a,b"], 2, "layer numbers"),
         (["--blocks", "layer"], 2, "sublayer"),
@@ -332,6 +335,32 @@ def test_a_wrong_option_of_export_is_one_sentence_and_leaves_nothing(
     assert_one_sentence(*without_bar(found), code, words)
     assert not (tmp_path / "out" / "artifact").exists()
     assert list((tmp_path / "out").iterdir() if (tmp_path / "out").exists() else []) == []
+
+
+@pytest.mark.parametrize(
+    ("kernels", "last"),
+    [
+        ("ort", "kernels: ONNX Runtime's, because they were asked for"),
+        ("auto", "kernels: ONNX Runtime's, because selfspec-kernels is not installed here"),
+        (
+            "native",
+            "kernels: selfspec-kernels, because they were asked for, though selfspec-kernels is not installed here",
+        ),
+    ],
+)
+def test_the_last_line_of_an_export_says_which_kernels_and_why(
+    kernels: str,
+    last: str,
+    capsys: pytest.CaptureFixture[str],
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the library: what was made may be for another machine, and auto must not make it unasked."""
+    monkeypatch.setitem(sys.modules, "selfspec_kernels", None)
+    code, out, err = run(capsys, export_main, str(checkpoint), str(tmp_path / "artifact"), "--kernels", kernels)
+    assert (code, out) == (0, "")
+    assert err.splitlines()[-1] == last
 
 
 @pytest.mark.parametrize("model_id", ["no/such/path", "./nowhere", "model.gguf", "smollm3"])

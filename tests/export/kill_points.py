@@ -27,7 +27,7 @@ POINTS = 10
 
 def export(source: Path, folder: Path, precision: str, force: bool) -> None:
     checkpoint, name = open_model(str(source))
-    export_model(checkpoint, name, folder / "out", ExportOptions(precision=precision, force=force))
+    export_model(checkpoint, name, folder / "out", ExportOptions(precision=precision, kernels="ort", force=force))
 
 
 def in_child(work: Callable[[], None], seconds: float | None = None) -> int:

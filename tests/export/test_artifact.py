@@ -25,7 +25,7 @@ from selfspec.export.blocks import Floats
 from selfspec.export.checkpoint import SafetensorsCheckpoint
 from selfspec.export.graphs import cut, default_exit_layers
 from selfspec.export.source import open_model
-from selfspec.export.weights import WeightsWriter
+from selfspec.export.weights_file import WeightsFile
 from selfspec.models.manifest import PAD_ROWS, Manifest
 from selfspec.models.tensors import Segment, StoredTensor
 from selfspec.runtime.artifact import open_artifact
@@ -105,6 +105,9 @@ def test_sublayer_blocks_and_exit_layers_exclude_each_other() -> None:
         ({"precision": "fp16"}, "unknown precision"),
         ({"block_size": 48}, "--quant-block-size 48"),
         ({"partition": "layers"}, "unknown partition 'layers'"),
+        ({"kernels": "cuda"}, "unknown kernels 'cuda': known are auto, native, ort"),
+        ({"kernels": "native", "precision": "fp32"}, "--kernels native .*--precision fp32"),
+        ({"kernels": "native", "block_size": 64}, "--kernels native has blocks of 32; leave --quant-block-size 64 out"),
     ],
 )
 def test_options_that_cannot_work_are_refused_at_once(options: dict[str, Any], named: str) -> None:
@@ -137,10 +140,10 @@ def listing_of_source(root: Path) -> list[str]:
 # Whole or not at all.
 
 
-def full_disk(after: int) -> Callable[[WeightsWriter, bytes], None]:
-    original, calls = WeightsWriter._append, itertools.count()
+def full_disk(after: int) -> Callable[[WeightsFile, bytes], None]:
+    original, calls = WeightsFile._append, itertools.count()
 
-    def append(writer: WeightsWriter, data: bytes) -> None:
+    def append(writer: WeightsFile, data: bytes) -> None:
         if next(calls) == after:
             raise OSError(errno.ENOSPC, "No space left on device")
         original(writer, data)
@@ -164,7 +167,7 @@ def test_a_full_disk_leaves_nothing_and_is_one_sentence(
     tools: Tools, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """Half an artifact that a later run takes for a whole one, or hidden gigabytes beside it."""
-    monkeypatch.setattr(WeightsWriter, "_append", full_disk(after))
+    monkeypatch.setattr(WeightsFile, "_append", full_disk(after))
     with pytest.raises(ArtifactError, match=r"out cannot be written \(the disk is full\); nothing was left") as caught:
         tools.export(source, tmp_path / "out")
     assert "\n" not in str(caught.value)
@@ -200,7 +203,7 @@ def test_folders_made_for_a_failed_export_are_removed_too(
     tools: Tools, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """'Nothing was left behind' includes the output's parents."""
-    monkeypatch.setattr(WeightsWriter, "_append", full_disk(3))
+    monkeypatch.setattr(WeightsFile, "_append", full_disk(3))
     with pytest.raises(ArtifactError):
         tools.export(source, tmp_path / "new" / "deeper" / "out")
     assert listing(tmp_path) == listing_of_source(tmp_path)
@@ -242,7 +245,7 @@ def test_a_failed_forced_export_keeps_the_old_artifact(
     """Removing first and writing afterwards."""
     out = tools.export(source, tmp_path / "out", precision="int4")
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
-    monkeypatch.setattr(WeightsWriter, "_append", full_disk(8))
+    monkeypatch.setattr(WeightsFile, "_append", full_disk(8))
     with pytest.raises(ArtifactError, match="disk is full"):
         tools.export(source, out, precision="fp32", force=True)
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
@@ -265,7 +268,7 @@ def test_a_progress_bar_sees_every_tensor_once(source: Path, tmp_path: Path) -> 
             yield s
 
     checkpoint, name = open_model(str(source))
-    report = export_model(checkpoint, name, tmp_path / "out", ExportOptions(), watching)
+    report = export_model(checkpoint, name, tmp_path / "out", ExportOptions(kernels="ort"), watching)
     assert len(seen) == len(set(seen)) == 2 * 6 + 3
     assert report.output == tmp_path / "out"
     assert 0 <= report.hot_coverage <= 1
@@ -292,7 +295,7 @@ def test_the_folder_holds_what_the_manifest_lists_and_nothing_else(toy: Toy) -> 
 def test_the_manifest_on_disk_is_the_reports(tools: Tools, source: Path, tmp_path: Path) -> None:
     """Written before the last change to it."""
     checkpoint, name = open_model(str(source))
-    report = export_model(checkpoint, name, tmp_path / "out", ExportOptions("int8"))
+    report = export_model(checkpoint, name, tmp_path / "out", ExportOptions("int8", kernels="ort"))
     assert Manifest.from_json((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8")) == report.manifest
     assert (report.manifest.name, report.manifest.precision) == ("model", "int8")
     assert report.manifest.quantization.bits == report.manifest.quantization.head_bits == 8

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from selfspec.export.blocks import Blocks, Codes, Floats, pack, quantize
+from selfspec.export.blocks import Blocks, Codes, Floats, pack, quantize, quantize_affine
 
 
 def floats(*rows: list[float]) -> Floats:
@@ -147,6 +149,72 @@ def test_scale_does_not_matter(scale: float) -> None:
     assert squared_error(small, weights) <= 1.01 * squared_error(quantize(weights, 4, 32).dequantize(), weights) + 1e-9
 
 
+# With a minimum in half precision instead of a zero point.
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_affine_scales_and_minima_are_half_precision_numbers(bits: int) -> None:
+    """Codes chosen for a scale that is then rounded are codes for another grid."""
+    blocks = quantize_affine(random(20, 256, shift=0.02), bits, 32)
+    assert blocks.zero_points is None
+    assert blocks.minima is not None
+    for values in (blocks.scales, blocks.minima):
+        assert values.shape == (20, 8)
+        np.testing.assert_array_equal(values, values.astype(np.float16))
+    assert blocks.codes.dtype == np.uint8
+    assert blocks.codes.max() < 2**bits
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, -7.0])
+def test_affine_eight_bits_are_within_half_a_step(shift: float) -> None:
+    """Ends rounded inwards would cut weights off; a range that must hold 0 would waste codes far from it."""
+    weights = random(20, 256, shift=shift)
+    blocks = quantize_affine(weights, 8, 32)
+    half = np.repeat(blocks.scales, 32, axis=1) / 2
+    assert (np.abs(blocks.dequantize() - weights) <= half * (1 + 1e-3)).all()
+    span = np.ptp(weights.reshape(20, 8, 32), axis=-1)
+    assert (blocks.scales <= (span + 2 * np.abs(weights).max() / 1024) / 255 * (1 + 1 / 512)).all()
+
+
+def test_affine_four_bits_beat_whole_zero_points_and_plain_rounding() -> None:
+    """Without the refit the first gains nothing over the second."""
+    weights = random(64, 512)
+    found = squared_error(quantize_affine(weights, 4, 32).dequantize(), weights)
+    assert found < squared_error(quantize(weights, 4, 32).dequantize(), weights)
+    grouped = weights.reshape(64, 16, 32)
+    low, step = grouped.min(-1)[..., None], np.ptp(grouped, axis=-1)[..., None] / 15
+    plain = np.rint((grouped - low) / step) * step + low
+    assert found < 0.95 * squared_error(plain.reshape(64, 512), weights)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    "values", [[0.0], [3.0], [-2.5], [0.1], [-1e-9], [0.0] * 31 + [7.0], [0.0] * 31 + [-7.0]], ids=str
+)
+def test_affine_constant_and_empty_blocks_survive(bits: int, values: list[float]) -> None:
+    """A range of zero divides by zero; 0.1 is no half-precision number, and lies a code above its minimum."""
+    weights = floats((values * 32)[:32])
+    found = quantize_affine(weights, bits, 32).dequantize()
+    np.testing.assert_allclose(found, weights, rtol=0, atol=1e-7 + 1e-3 * float(np.abs(weights).max()))
+
+
+def test_affine_blocks_on_the_grid_are_kept_exactly() -> None:
+    """By hand: codes 0 to 15 of scale 0.25 from -1.5 on."""
+    weights = floats([-1.5 + 0.25 * i for i in range(16)])
+    blocks = quantize_affine(weights, 4, 16)
+    np.testing.assert_array_equal(blocks.codes[0], np.arange(16))
+    np.testing.assert_array_equal(blocks.dequantize(), weights)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e6, -1e6, 3e38])
+def test_affine_values_beyond_half_precision_come_out_as_not_finite(value: float) -> None:
+    """So that whoever stores them can refuse; nothing warns on the way."""
+    blocks = quantize_affine(floats([0.0] * 31 + [value]), 8, 32)
+    assert blocks.minima is not None
+    assert not np.isfinite(blocks.scales).all() or not np.isfinite(blocks.minima).all() or blocks.scales.max() > 1000
+
+
 # Blocks and bytes.
 
 
@@ -164,6 +232,20 @@ def test_dequantize_by_hand() -> None:
     zeros = np.asarray([[1, 15]], dtype=np.uint8)
     np.testing.assert_array_equal(Blocks(4, 2, codes, scales, zeros).dequantize(), [[-0.5, 3.5, 0, -12]])
     np.testing.assert_array_equal(Blocks(8, 4, codes, floats([1.0])).dequantize(), [[-128, -120, -113, -119]])
+
+
+def test_minima_by_hand() -> None:
+    """code * scale + minimum; symmetric blocks spelt out so are the same weights."""
+    codes = np.asarray([[0, 8, 15, 9]], dtype=np.uint8)
+    blocks = Blocks(4, 2, codes, floats([0.5, 2.0]), minima=floats([-1.0, 3.0]))
+    np.testing.assert_array_equal(blocks.dequantize(), [[-1, 3, 33, 21]])
+    wide = blocks.widened(8)
+    assert wide.bits == 8
+    np.testing.assert_array_equal(wide.dequantize(), blocks.dequantize())
+    assert wide.affine() is wide
+    symmetric = replace(signed_blocks(4), scales=signed_blocks(4).scales.astype(np.float16).astype(np.float32))
+    assert symmetric.affine().minima is not None
+    np.testing.assert_array_equal(symmetric.affine().dequantize(), symmetric.dequantize())
 
 
 @pytest.mark.parametrize("explicit", [False, True])

@@ -28,7 +28,9 @@ from selfspec.export.gguf_checkpoint import GGUFCheckpoint, hf_name, rotary_row_
 from selfspec.export.source import open_model
 from selfspec.export.weights import check_tensors
 from selfspec.models.registry import family_of
+from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.conversation import Conversation
+from selfspec.stored_weights import dequantized_linears
 from selfspec.verify import verify_export
 
 if TYPE_CHECKING:
@@ -206,7 +208,7 @@ def test_row_order_by_hand() -> None:
     assert permuted(np.arange(6), 1).tolist() == [0, 3, 1, 4, 2, 5]
 
 
-@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0])
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q4_1])
 def test_blocks_decode_to_what_gguf_decodes_to(tools: Tools, spec: ToySpec, tmp_path: Path, kind: Kind) -> None:
     """Signs, halves or scales misread: compared on every row of every matrix, bit for bit."""
     weights = tools.weights(spec)
@@ -217,6 +219,7 @@ def test_blocks_decode_to_what_gguf_decodes_to(tools: Tools, spec: ToySpec, tmp_
             found = checkpoint.read(name, 0, values.shape[0])
             assert isinstance(found, Blocks)
             assert (found.bits, found.block_size, found.zero_points) == (8 if kind is Kind.Q8_0 else 4, 32, None)
+            assert (found.minima is not None) == (kind is Kind.Q4_1)
             np.testing.assert_array_equal(found.dequantize(), dequantize(quantize(values, kind), kind), err_msg=name)
             assert checkpoint.stored_type(name) == kind.name
 
@@ -336,13 +339,42 @@ def test_parts_of_mixed_kinds_keep_the_exact_ones_exact(
     assert 0 < np.abs(found[96:] - v).max() < np.abs(v).max() / 100
 
 
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_native_artifacts_hold_q4_1_exactly(
+    tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path, precision: str
+) -> None:
+    """Scale and minimum as they stand in the file, beside a symmetric part too; head slices at eight bits."""
+
+    def kinds(name: str) -> Kind:
+        return Kind.Q4_0 if "k_proj" in name else Kind.Q4_1
+
+    weights = tools.weights(spec)
+    file = write_gguf(tmp_path / "m.gguf", spec, weights, kinds, tokenizer=tokenizer)
+    artifact = tools.export(
+        file, tmp_path / "a", precision=precision, kernels="native", exit_layers=(1,), hot_vocab=100
+    )
+    found = dict(dequantized_linears(artifact, open_artifact(artifact).manifest))
+    stored = as_stored(weights, kinds)
+    layer = "model.layers.1"
+    fused = {
+        "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "self_attn.o_proj": ("self_attn.o_proj",), "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+        "mlp.down_proj": ("mlp.down_proj",),
+    }  # fmt: skip
+    for name, parts in fused.items():
+        expected = np.concatenate([stored[f"{layer}.{part}.weight"] for part in parts])
+        np.testing.assert_array_equal(found[f"{layer}.{name}.weight"], expected)
+    slices = [found["lm_head.weight[0:104]"], found["lm_head.weight[104:320]"]]
+    np.testing.assert_array_equal(np.concatenate(slices), stored["lm_head.weight"])
+
+
 def test_the_report_says_what_was_exact_and_what_was_not(
     tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     """'Requantised from Q4_1' is what a user compares quality by; the manifest keeps it."""
     file = write_gguf(tmp_path / "m.gguf", spec, tools.weights(spec), mixed, tokenizer=tokenizer)
     checkpoint, name = open_model(str(file))
-    report = export_model(checkpoint, name, tmp_path / "a", ExportOptions("int4", exit_layers=(1,)))
+    report = export_model(checkpoint, name, tmp_path / "a", ExportOptions("int4", kernels="ort", exit_layers=(1,)))
     assert dict(report.exact) == {"Q4_0": 2 * 3, "Q8_0": 1}  # k, gate and up; the embedding at eight bits
     assert dict(report.requantised) == {"Q8_0": 2 * 2, "F32": 2 + 1, "Q4_1": 2}
     source = report.manifest.quantization.source

@@ -73,10 +73,13 @@ def block_errors(quantised: Model, reference: Model, ids: Any) -> list[float]:
     return errors
 
 
-@pytest.fixture(scope="module", params=[("int8", 8), ("int4", 4)], ids=["int8", "int4"])
+@pytest.fixture(scope="module", params=["int8-ort", "int4-ort", "int8-native", "int4-native"])
 def quantised(request: pytest.FixtureRequest, make_toy: Callable[..., Toy]) -> tuple[Toy, int]:
-    precision, bits = request.param
-    return make_toy(precision=precision, exit_layers=EXITS, hot_vocab=256), bits
+    precision, kernels = request.param.split("-")
+    if kernels == "native":
+        request.getfixturevalue("native_kernels")
+    bits = {"int8": 8, "int4": 4}[precision]
+    return make_toy(precision=precision, kernels=kernels, exit_layers=EXITS, hot_vocab=256), bits
 
 
 def reference_model(toy: Toy, tools: Tools, folder: Path, bits: int, shift: int = 0) -> Model:

@@ -74,6 +74,14 @@ def test_tokens_beyond_the_models_vocabulary_do_not_count() -> None:
     assert split_head(vocabulary((700, 1000)), 900, 100)[0] == ((0, 100),)
 
 
+def test_ranges_are_widened_to_multiples() -> None:
+    """Tiles hold eight rows: a range that began or ended inside of one could be no slice of the matrix."""
+    assert split_head(vocabulary(), 1000, 97, 8) == (((0, 104),), ((104, 1000),))
+    assert split_head(vocabulary((501, 799)), 1000, 100, 8)[0] == ((0, 104), (496, 800))
+    assert split_head(vocabulary((300, 600)), 1000, 296, 8)[0] == ((0, 600),)
+    assert split_head(vocabulary(), 1000, 1000, 8) == (((0, 1000),), ())
+
+
 @pytest.mark.parametrize("hot", [0, -1, 1001])
 def test_an_impossible_size_is_refused_with_the_bounds(hot: int) -> None:
     """An empty hot head, or rows beyond the matrix."""
@@ -86,7 +94,8 @@ def test_hot_and_rest_are_a_partition(size: int, data: st.DataObject) -> None:
     """A token id that no head scores can never be said; one that two score is said twice."""
     start = data.draw(st.integers(0, size))
     stop = data.draw(st.integers(start, size))
-    hot, rest = split_head(vocabulary((start, stop), size=size), size, data.draw(st.integers(1, size)))
+    multiple = data.draw(st.sampled_from([m for m in (1, 2, 8) if size % m == 0]))
+    hot, rest = split_head(vocabulary((start, stop), size=size), size, data.draw(st.integers(1, size)), multiple)
     spans = sorted([*hot, *rest])
     assert spans[0][0] == 0
     assert spans[-1][1] == size
@@ -96,6 +105,7 @@ def test_hot_and_rest_are_a_partition(size: int, data: st.DataObject) -> None:
     assert len(hot) <= 4
     assert list(hot) == sorted(hot)
     assert list(rest) == sorted(rest)
+    assert all(edge % multiple == 0 for span in spans for edge in span)
 
 
 def test_coverage_counts_tokens_of_the_bundled_text() -> None:

@@ -51,7 +51,7 @@ def target_of(kind: str, source: Path, scratch: Path) -> tuple[Path, Path, Calla
         shutil.copyfile(source, copy)
         return copy, copy, export
     shutil.copytree(source, copy)
-    if kind == "manifest":
+    if kind.endswith("manifest"):
         return copy, copy / "manifest.json", generate
     return copy, copy / ("model.safetensors" if kind == "safetensors" else kind), export
 

@@ -18,6 +18,7 @@ from selfspec.models.manifest import (
     WEIGHTS_NAME,
     FileFacts,
     Head,
+    KernelFacts,
     Manifest,
     Quantization,
     TokenizerFacts,
@@ -29,6 +30,7 @@ MANIFEST = Manifest(
     format_version=FORMAT_VERSION, name="toy", target="cpu", precision="int4",
     model=ModelConfig("llama", 32, 64, 96, 3, 4, 2, 16, 1e-5, 128, RopeConfig(1e4, divisors=(1.0,) * 8), False, 0.25),
     quantization=Quantization(4, 8, 32, "F32×3"),
+    kernels=None,
     embed_graph="graphs/cpu/embed.onnx",
     units=(Unit("graphs/cpu/block_000_001.onnx", 0, 2), Unit("graphs/cpu/block_001_003.onnx", 2, 6)),
     head=Head("graphs/cpu/head_hot.onnx", "graphs/cpu/head_rest.onnx", ((0, 10), (20, 24)), ((10, 20), (24, 32))),
@@ -47,6 +49,13 @@ def test_a_manifest_survives_its_file() -> None:
     """Tuples, nested values, None: what comes back must be the very same value."""
     assert Manifest.from_json(MANIFEST.to_json()) == MANIFEST
     assert Manifest.from_json(json.dumps(good())) == MANIFEST
+
+
+def test_native_kernels_survive_their_file() -> None:
+    """A mapping that comes back as one, or a layout as text."""
+    manifest = Manifest.from_json(with_change(kernels()))
+    assert manifest.kernels == KernelFacts("selfspec-kernels", 1)
+    assert Manifest.from_json(manifest.to_json()) == manifest
 
 
 def test_a_manifest_is_text_that_people_can_read() -> None:
@@ -77,6 +86,16 @@ def file(path: str, **facts: Any) -> Callable[[dict[str, Any]], object]:
 
 def field(**changes: Any) -> Callable[[dict[str, Any]], object]:
     return lambda m: m.update(changes)
+
+
+def kernels(name: str = "selfspec-kernels", layout: Any = 1) -> Callable[[dict[str, Any]], None]:
+    """Native kernels, for which head ranges end at multiples of 8."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["kernels"] = {"name": name, "layout": layout}
+        manifest["head"] |= {"hot_ranges": [[0, 8], [16, 24]], "rest_ranges": [[8, 16], [24, 32]]}
+
+    return change
 
 
 def special(**changes: Any) -> Callable[[dict[str, Any]], object]:
@@ -134,6 +153,14 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "special tokens that are no mapping": (special(special_tokens=["bos_token"]), "damaged"),
     "negative eos": (special(eos_token_ids=[-1]), "damaged"),
     "bits that are no number": (lambda m: m["quantization"].update(bits="four"), "damaged"),
+    "kernels of another name": (kernels("os"), "no kernels of the name 'os'"),
+    "kernels that are no mapping": (field(kernels="selfspec-kernels"), "damaged"),
+    "kernels that are not told of": (lambda m: m.pop("kernels"), "damaged"),
+    "a layout that is no number": (kernels(layout="1"), "damaged"),
+    "another layout": (kernels(layout=2), "layout 2 of selfspec-kernels, and this selfspec reads layout 1"),
+    "head ranges that cut tiles": (field(kernels={"name": "selfspec-kernels", "layout": 1}), "cut tiles"),
+    "bits that native kernels lack": (
+        lambda m: (kernels()(m), m["quantization"].update(bits=2)), "which selfspec-kernels lacks"),
     "model config": (lambda m: m["model"].update(num_layers="three"), "model config"),
     "model size": (lambda m: m["model"].update(vocab_size=-1), "."),
 }  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-ArtifactOf = Callable[[str], Path]
+ArtifactOf = Callable[..., Path]
 
 _GENERATE = """
 import json, sys
@@ -29,8 +29,22 @@ from selfspec.export.artifact import ExportOptions, export_model
 from selfspec.export.source import open_model
 from selfspec.runtime.stats import peak_rss_bytes
 checkpoint, name = open_model("smollm2-135m")
-export_model(checkpoint, name, Path(sys.argv[1]), ExportOptions(precision=sys.argv[2]))
+export_model(checkpoint, name, Path(sys.argv[1]), ExportOptions(precision=sys.argv[2], kernels="ort"))
 print(json.dumps({"peak": peak_rss_bytes()}))
+"""
+
+
+_SESSIONS = """
+import json, sys
+from selfspec.runtime.artifact import open_artifact
+from selfspec.runtime.sessions import Sessions
+from selfspec.runtime.stats import memory_bytes
+from selfspec.runtime.threads import use_threads
+use_threads(1)
+before = memory_bytes("RssAnon")
+sessions = Sessions(open_artifact(sys.argv[1]), 1)
+sessions.load_all()
+print(json.dumps({"anonymous": memory_bytes("RssAnon") - before}))
 """
 
 
@@ -50,6 +64,13 @@ def test_drafting_needs_no_memory_of_its_own(draft: str, real_artifact: Artifact
     """A second copy of any weight would be 20 % and more."""
     plain = _measure(_GENERATE, str(real_artifact("int4")), "none")["pss"]
     assert _measure(_GENERATE, str(real_artifact("int4")), draft)["pss"] <= 1.03 * plain
+
+
+@pytest.mark.usefixtures("native_kernels")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="RssAnon is a Linux figure")
+def test_native_weights_stay_in_the_file(real_artifact: ArtifactOf) -> None:
+    """A repacked copy of int4 weights would be 100 MB; graphs and their sessions alone take 4."""
+    assert _measure(_SESSIONS, str(real_artifact("int4", "native")))["anonymous"] <= 10e6
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int4"])

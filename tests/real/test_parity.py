@@ -16,7 +16,7 @@ from selfspec.verify import FLOAT_TOLERANCE, LOGIT_TOLERANCE, QUANTIZED_TOLERANC
 
 pytestmark = [pytest.mark.real, pytest.mark.reference, pytest.mark.slow]
 
-ModelOf = Callable[[str], Model]
+ModelOf = Callable[..., Model]
 
 # Digits, code, emoji and Cyrillic; and no digit behind two blanks, where transformers' GGUF reader leaves the digit
 # splitting out that the model's own tokenizer does first.
@@ -48,13 +48,21 @@ def test_every_float32_block_equals_hugging_faces(real_model: ModelOf, reference
     assert logits <= LOGIT_TOLERANCE
 
 
+@pytest.mark.parametrize("kernels", ["ort", "native"])
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_quantised_blocks_compute_with_the_weights_they_store(
-    precision: str, real_model: ModelOf, reference: Reference, real_artifact: Callable[[str], Path]
+    precision: str,
+    kernels: str,
+    real_model: ModelOf,
+    reference: Reference,
+    real_artifact: Callable[..., Path],
+    request: pytest.FixtureRequest,
 ) -> None:
     """Would catch a packing order, scale or zero point that the kernel reads differently from us."""
-    model = real_model(precision)
-    reference.replace_linears(dequantized_linears(real_artifact(precision), model.artifact.manifest))
+    if kernels == "native":
+        request.getfixturevalue("native_kernels")
+    model = real_model(precision, kernels)
+    reference.replace_linears(dequantized_linears(real_artifact(precision, kernels), model.artifact.manifest))
     errors, _ = block_errors(model, reference)
     assert max(max(e.prefill, e.stepwise) for e in errors) <= QUANTIZED_TOLERANCE
 

@@ -86,9 +86,9 @@ def test_another_machine_thread_count_or_artifact_misses(
     assert load_profile(artifact, 1) == SAMPLE, "storing one machine's profile lost another's"
 
 
-def test_the_machine_key_names_what_a_measurement_depends_on() -> None:
+def test_the_machine_key_names_what_a_measurement_depends_on(fp32: Toy) -> None:
     """An ONNX Runtime update changes kernels: costs and row invariance must be measured again."""
-    key = machine_key(3)
+    key = machine_key(fp32.model.artifact, 3)
     assert set(key) == {"cpu", "onnxruntime", "threads"}
     assert key["threads"] == "3"
     assert key["cpu"] == cpu_name() != ""

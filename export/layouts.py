@@ -1,0 +1,148 @@
+"""How quantised matrices lie in weights.bin: for ONNX Runtime's operators, or in the tiles of selfspec-kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..errors import CheckpointError, UsageError
+from ..models.tensors import StoredTensor, TensorSpec
+from .blocks import Blocks, Codes, Floats, pack, quantize, quantize_affine
+from .tiles import TILE_BLOCK, TILE_ROWS, Halves, pack_tiles, tiled_shape
+from .weights_file import WeightsFile
+
+EXACT_BLOCK_SIZE = 32
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+_SYMMETRIC = {"Q8_0": 8, "Q4_0": 4}  # types of GGUF files and their bits
+_WITH_MINIMA = {"Q4_1": 4}
+
+
+class Layout(Protocol):
+    """One way to store quantised matrices."""
+
+    @property
+    def block_size(self) -> int:
+        """Columns that share a scale."""
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows that lie together: matrices are written, and cut, in multiples of it."""
+
+    def misfit(self, spec: TensorSpec) -> str | None:
+        """Why a matrix cannot be stored so, and what to do; None where it can."""
+
+    def keeps(self, kind: str, bits: int) -> bool:
+        """Whether blocks that a checkpoint stores as ``kind`` come over exactly at ``bits`` bits."""
+
+    def store(
+        self, file: WeightsFile, spec: TensorSpec, bits: int, kinds: Sequence[str], chunks: Iterable[Floats | Blocks]
+    ) -> StoredTensor:
+        """Append the matrix whose runs of rows are ``chunks``; ``kinds`` are the types of its parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """Of MatMulNBits: codes, scales and whole zero points apart. Blocks of 32 keep what GGUF stores symmetrically."""
+
+    block_size: int = EXACT_BLOCK_SIZE
+    tile_rows: int = 1
+
+    def misfit(self, spec: TensorSpec) -> str | None:
+        cols = spec.shape[1]
+        if cols % self.block_size == 0:
+            return None
+        size = max(b for b in BLOCK_SIZES if cols % b == 0 or b == BLOCK_SIZES[0])
+        return f"--quant-block-size {self.block_size} does not divide the {cols} columns of {spec.name}; use {size}."
+
+    def keeps(self, kind: str, bits: int) -> bool:
+        return self.block_size == EXACT_BLOCK_SIZE and _SYMMETRIC.get(kind, 99) <= bits
+
+    def store(
+        self, file: WeightsFile, spec: TensorSpec, bits: int, kinds: Sequence[str], chunks: Iterable[Floats | Blocks]
+    ) -> StoredTensor:
+        symmetric = all(self.keeps(kind, bits) for kind in kinds)
+        rows, cols = spec.shape
+        codes = file.begin("uint8", (rows, cols * bits // 8))
+        scales: list[Floats] = []
+        zeros: list[Codes] = []
+        for chunk in chunks:
+            blocks = self._blocks(chunk, bits, symmetric=symmetric)
+            file.append(pack(blocks.codes, bits))
+            scales.append(blocks.scales)
+            if blocks.zero_points is not None:
+                zeros.append(pack(blocks.zero_points, bits))
+        return StoredTensor(
+            spec.name, (rows, cols), bits, codes,
+            scales=file.segment(np.concatenate(scales)),
+            zero_points=file.segment(np.concatenate(zeros)) if zeros else None,
+            block_size=self.block_size,
+        )  # fmt: skip
+
+    def _blocks(self, chunk: Floats | Blocks, bits: int, *, symmetric: bool) -> Blocks:
+        if not isinstance(chunk, Blocks):
+            return quantize(chunk, bits, self.block_size)
+        if chunk.minima is None and chunk.bits <= bits and chunk.block_size == self.block_size:
+            return chunk.widened(bits, explicit_zero_points=not symmetric)
+        return quantize(chunk.dequantize(), bits, self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class TileLayout:
+    """Of selfspec-kernels: codes with their half-precision scales and, unless every part of a matrix comes over
+    symmetrically, minima. GGUF's blocks of 32 with a scale, or with a scale and a minimum, come over exactly."""
+
+    block_size: int = TILE_BLOCK
+    tile_rows: int = TILE_ROWS
+
+    def misfit(self, spec: TensorSpec) -> str | None:
+        for name, (rows, cols) in zip(spec.parts, spec.part_shapes, strict=True):
+            if rows % TILE_ROWS or cols % TILE_BLOCK:
+                return (
+                    f"{name} is a matrix [{rows}, {cols}], and native kernels need multiples of [{TILE_ROWS}, "
+                    f"{TILE_BLOCK}]; export with --kernels ort."
+                )
+        return None
+
+    def keeps(self, kind: str, bits: int) -> bool:
+        return (_SYMMETRIC | _WITH_MINIMA).get(kind, 99) <= bits
+
+    def store(
+        self, file: WeightsFile, spec: TensorSpec, bits: int, kinds: Sequence[str], chunks: Iterable[Floats | Blocks]
+    ) -> StoredTensor:
+        minima = any(_SYMMETRIC.get(kind, 99) > bits for kind in kinds)
+        rows, cols = spec.shape
+        tiles = file.begin("uint8", tiled_shape(rows, cols, bits, minima=minima))
+        for chunk in chunks:
+            blocks = self._blocks(chunk, bits, minima=minima)
+            lowest = None if blocks.minima is None else _halves(blocks.minima, spec)
+            file.append(pack_tiles(blocks.codes, bits, _halves(blocks.scales, spec), lowest))
+        return StoredTensor(spec.name, (rows, cols), bits, tiles, block_size=TILE_BLOCK, tile_rows=TILE_ROWS)
+
+    def _blocks(self, chunk: Floats | Blocks, bits: int, *, minima: bool) -> Blocks:
+        if not isinstance(chunk, Blocks):
+            return quantize_affine(chunk, bits, TILE_BLOCK)
+        if chunk.bits > bits or chunk.block_size != TILE_BLOCK:
+            return quantize_affine(chunk.dequantize(), bits, TILE_BLOCK)
+        wide = chunk.widened(bits)
+        return wide.affine() if minima else wide
+
+
+def check_fit(layout: Layout, specs: Iterable[TensorSpec]) -> None:
+    """Raises: UsageError for the first matrix that ``layout`` cannot store."""
+    for spec in specs:
+        if (problem := layout.misfit(spec)) is not None:
+            raise UsageError(problem)
+
+
+def _halves(values: Floats, spec: TensorSpec) -> Halves:
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16)
+    if not np.isfinite(halves).all():
+        raise CheckpointError(
+            f"{spec.name} holds values around {np.abs(values).max():.3g}, beyond half precision, in which native "
+            "kernels keep scales; export with --kernels ort."
+        )
+    return halves

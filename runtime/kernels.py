@@ -1,0 +1,49 @@
+"""The library of native kernels, which an artifact may need: an optional package, imported when such an artifact is
+opened. What an artifact says chooses between that package and none, never a file or a module of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import metadata
+
+from ..errors import RuntimeSetupError
+from ..models.manifest import KernelFacts
+
+_INSTEAD = "or export the model again with --kernels ort"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLibrary:
+    """``path``: what ONNX Runtime registers. ``name`` says version and instruction set: results are the same in all,
+    times are not."""
+
+    path: str
+    name: str
+
+
+def kernel_library(facts: KernelFacts) -> KernelLibrary:
+    """The installed library that ``facts`` asks for.
+
+    Raises:
+        RuntimeSetupError: it is not installed, of another layout, or not able to run here.
+    """
+    try:
+        import selfspec_kernels as library
+    except ImportError as error:
+        raise RuntimeSetupError(
+            f"this artifact needs {facts.name}, which is not installed ({error}): install it from selfspec's sources "
+            f"(pip install ./kernels; it takes a C++ compiler), {_INSTEAD}."
+        ) from error
+    found = getattr(library.tiles, "LAYOUT", None)
+    if found != facts.layout:
+        raise RuntimeSetupError(
+            f"this artifact's weights are in layout {facts.layout} of {facts.name}, and the installed one reads "
+            f"{found}: install the {facts.name} of this selfspec, {_INSTEAD}."
+        )
+    try:
+        return KernelLibrary(
+            str(library.library_path()), f"{facts.name} {metadata.version(facts.name)} ({library.current_path()})"
+        )
+    except library.KernelError as error:
+        raise RuntimeSetupError(f"{facts.name} cannot run here: {error}") from error

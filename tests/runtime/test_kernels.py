@@ -1,0 +1,176 @@
+"""Native kernels in the runtime: found, refused in a sentence, and every row alike, so that exact costs nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from selfspec import load
+from selfspec.cli import main
+from selfspec.errors import ArtifactError, RuntimeSetupError
+from selfspec.models.manifest import KernelFacts
+from selfspec.runtime.drafters.base import Drafter, NoDrafter
+from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
+from selfspec.runtime.drafters.prompt_lookup import PromptLookup
+from selfspec.runtime.invariance import exact_passes
+from selfspec.runtime.kernels import kernel_library
+from selfspec.runtime.sampling import Sampling
+from selfspec.runtime.stack import AS_THEY_COME
+
+if TYPE_CHECKING:
+    from tests.conftest import Tools, Toy
+
+FACTS = KernelFacts("selfspec-kernels", 1)
+FAMILIES = ("gemma3_text", "granite", "llama", "olmo2", "qwen2", "qwen3", "smollm3")
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "early exit 2": lambda: EarlyExit(2, 4, rule=Threshold(0.0)),
+    "early exit 5": lambda: EarlyExit(5, 7, rule=Threshold(0.1)),
+    "all layers": lambda: EarlyExit(6, 3, rule=Threshold(0.0)),
+    "prompt lookup": lambda: PromptLookup(),
+}
+
+
+@pytest.fixture
+def native(native_kernels: None, make_toy: Callable[..., Toy]) -> Toy:
+    return make_toy(precision="int4", kernels="native", exit_layers=(2, 4, 5), hot_vocab=250)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=["int8", "int4"])
+def member(
+    request: pytest.FixtureRequest, family: str, native_kernels: None, make_toy: Callable[..., Toy], tools: Tools
+) -> Toy:
+    return make_toy(
+        tools.spec(family=family), precision=request.param, kernels="native", exit_layers=(2, 4, 5), hot_vocab=256
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=4)], ids=["greedy", "warm"])
+def test_text_is_the_same_whatever_drafts_without_exact(member: Toy, sampling: Sampling) -> None:
+    """What ONNX Runtime's 4-bit kernels cannot promise: a row alone has the bits it has among others."""
+    plain = member.run(NoDrafter(), sampling=sampling, count=70, exact=False)
+    drafted = {name: member.run(make(), sampling=sampling, count=70, exact=False) for name, make in DRAFTERS.items()}
+    for name, run in drafted.items():
+        assert run.tokens == plain.tokens, name
+    runs = drafted.values()
+    assert 0 < sum(r.accepted for r in runs) < sum(r.drafted for r in runs), "no draft was right, or none was wrong"
+    assert len(set(plain.tokens)) > 8, "a text this even would pass whatever the engine did"
+
+
+def test_exact_costs_nothing(member: Toy) -> None:
+    """No padding, no cut, passes of any width: found by trying, as for other kernels."""
+    assert exact_passes(member.model.sessions) == AS_THEY_COME
+
+
+def test_other_kernels_are_not_taken_at_their_word(toy: Toy) -> None:
+    """That passes as they come are alike is promised by native kernels only: not all widths can be tried."""
+    assert exact_passes(toy.model.sessions) != AS_THEY_COME
+
+
+def test_hot_ranges_end_at_tiles(native: Toy) -> None:
+    """250 rows were asked for; tiles hold eight."""
+    manifest = native.model.artifact.manifest
+    assert manifest.head.hot_ranges[0] == (0, 256)
+    assert manifest.kernels == FACTS
+    assert manifest.quantization.block_size == 32
+
+
+def test_a_native_artifact_computes_nearly_what_the_float_one_does(native: Toy, make_toy: Callable[..., Toy]) -> None:
+    """A layout misread gives fluent nonsense: the logits of eight bits must be near those of floats."""
+    options: dict[str, Any] = {"exit_layers": (2, 4, 5), "hot_vocab": 256}
+    floats = make_toy(precision="fp32", **options).conversation(exact=False).prefill(native.prompt)
+    found = make_toy(precision="int8", kernels="native", **options).conversation(exact=False).prefill(native.prompt)
+    assert np.abs(found - floats).max() < 0.1 * np.abs(floats).max()
+
+
+def test_info_says_which_kernels(native: Toy, fp32: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+    import selfspec_kernels
+
+    def line(folder: Path) -> str:
+        assert main(["info", str(folder), "-t", "1"]) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("kernels"))
+
+    assert line(fp32.folder).split(maxsplit=1)[1] == "ONNX Runtime's"
+    found = line(native.folder)
+    assert "selfspec-kernels 0." in found
+    assert f"({selfspec_kernels.current_path()})" in found
+
+
+# What is missing or does not fit.
+
+
+def test_without_the_library_one_sentence_says_what_to_do(
+    native: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "selfspec_kernels", None)
+    assert main(["generate", str(native.folder), "-p", "x", "-t", "1"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    for words in ("needs selfspec-kernels", "pip install ./kernels", "--kernels ort"):
+        assert words in captured.err
+
+
+@pytest.mark.usefixtures("native_kernels")
+def test_a_library_of_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read scales as codes."""
+    import selfspec_kernels
+
+    monkeypatch.setattr(selfspec_kernels.tiles, "LAYOUT", 2)
+    with pytest.raises(RuntimeSetupError, match=r"layout 1 of selfspec-kernels, and the installed one reads 2"):
+        kernel_library(FACTS)
+
+
+@pytest.mark.usefixtures("native_kernels")
+def test_a_package_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed without a compiler, or damaged: the package's own words, in a sentence."""
+    import selfspec_kernels
+
+    def missing() -> Path:
+        raise selfspec_kernels.KernelError("it has no library.")
+
+    monkeypatch.setattr(selfspec_kernels, "library_path", missing)
+    with pytest.raises(RuntimeSetupError, match=r"selfspec-kernels cannot run here: it has no library\."):
+        kernel_library(FACTS)
+
+
+def changed(native: Toy, folder: Path, **facts: Any) -> Path:
+    """A copy of the artifact whose manifest says something else of its kernels."""
+    folder.mkdir()
+    for file in native.folder.rglob("*"):
+        if file.is_file():
+            target = folder / file.relative_to(native.folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["kernels"] = manifest["kernels"] | facts if facts else None
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["os", "selfspec-kernels2", "../evil.so", ""])
+def test_no_other_library_is_ever_loaded(native: Toy, tmp_path: Path, name: str) -> None:
+    """An artifact by a stranger must not choose what is imported or mapped."""
+    with pytest.raises(ArtifactError, match="no kernels of the name"):
+        load(changed(native, tmp_path / "a", name=name), threads=1)
+
+
+def test_another_layout_is_refused(native: Toy, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="in layout 7 of selfspec-kernels, and this selfspec reads layout 1"):
+        load(changed(native, tmp_path / "a", layout=7), threads=1)
+
+
+def test_graphs_that_need_kernels_the_manifest_does_not_name_are_refused(native: Toy, tmp_path: Path) -> None:
+    """ONNX Runtime's sentence on an unknown operator, as ours and without noise."""
+    with pytest.raises(ArtifactError, match="cannot be loaded by ONNX Runtime"):
+        load(changed(native, tmp_path / "a"), threads=1)
