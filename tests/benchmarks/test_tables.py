@@ -18,7 +18,7 @@ PLAIN = ROW | {
 }  # fmt: skip
 BENCH: dict[str, Any] = {
     "prompt_set": "built-in", "new_tokens": 64, "date": "2026-01-02", "selfspec": "9.9",
-    "artifact": {"name": "smollm2-135m", "precision": "int4", "digest": "0123456789abcdef"},
+    "artifact": {"name": "smollm2-135m", "precision": "int4", "kernels": "ONNX Runtime's", "digest": "0123456789abcdef"},
     "machine": {"cpu": "Fast", "cores": 2, "threads": 2, "bandwidth": 3.2e10, "onnxruntime": "1.2", "numpy": "2.3"},
     "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"20": 0.6}, "best_exit": None},
     "rows": [
@@ -42,19 +42,21 @@ def test_speed() -> None:
     found = tables.fill(region("speed", "old\n"), {"bench-smollm2-135m-int4": BENCH})
     expected = (
         f"{CONDITIONS}\n\n|  | plain tok/s | of bandwidth | auto |\n| --- | --- | --- | --- |\n"
-        "| SmolLM2-135M int4 | 10 | 48% | 1.50× [1.25, 1.75] |\n"
+        "| SmolLM2-135M int4 (ort) | 10 | 48% | 1.50× [1.25, 1.75] |\n"
     )
     assert found == region("speed", expected)
 
 
 def test_categories() -> None:
     found = tables.fill(region("categories"), {"bench-smollm2-135m-int4": BENCH})
-    assert found == region("categories", "|  | qa |\n| --- | --- |\n| SmolLM2-135M int4, auto | 1.50× [1.25, 1.75] |\n")
+    assert found == region(
+        "categories", "|  | qa |\n| --- | --- |\n| SmolLM2-135M int4 (ort), auto | 1.50× [1.25, 1.75] |\n"
+    )
 
 
 def test_details() -> None:
     found = tables.fill(region("details"), {"bench-smollm2-135m-int4": BENCH})
-    assert "| SmolLM2-135M int4 | plain | 10.0 |  |  |  | 1.00 | 0.000 | 13 |\n" in found
+    assert "| SmolLM2-135M int4 (ort) | plain | 10.0 |  |  |  | 1.00 | 0.000 | 13 |\n" in found
     assert "| auto | 20.0 | 1.50× [1.25, 1.75] | 0.50 | 0.90 0.80 0.70 0.60 | 2.25 | 0.012 | 13 |\n" in found
     assert "V(m) 1: 1.00, 2: 1.25; c by exit layer 20: 0.60; prompt of 512 tokens at 1000 tok/s; sha256 01234" in found
 
@@ -79,7 +81,7 @@ def test_models_come_in_one_order() -> None:
     gemma = BENCH | {"artifact": BENCH["artifact"] | {"name": "gemma3-270m"}}
     found = tables.fill(region("speed"), {"bench-a": gemma, "bench-b": BENCH, "bench-c": fp32})
     names = [line.split(" | ")[0] for line in found.splitlines() if line.startswith(("| Smol", "| Gemma"))]
-    assert names == ["| SmolLM2-135M fp32", "| SmolLM2-135M int4", "| Gemma-3-270M int4"]
+    assert names == ["| SmolLM2-135M fp32", "| SmolLM2-135M int4 (ort)", "| Gemma-3-270M int4 (ort)"]
 
 
 def test_peers() -> None:
