@@ -35,7 +35,8 @@ NOTEWORTHY = 0.05
 @dataclass(frozen=True, slots=True)
 class Case:
     """A model in a precision, and the drafts that it is measured with; ``none`` is plain once more: the noise.
-    ``kernels``: as for an export. ``repeats``: the shorter a run, the more a noisy moment weighs, so fast ones run more often."""
+    ``kernels``: as for an export. ``repeats``: the shorter a run, the more a noisy moment weighs, so fast ones run more
+    often."""
 
     model: str
     precision: str

@@ -18,7 +18,9 @@ PLAIN = ROW | {
 }  # fmt: skip
 BENCH: dict[str, Any] = {
     "prompt_set": "built-in", "new_tokens": 64, "date": "2026-01-02", "selfspec": "9.9",
-    "artifact": {"name": "smollm2-135m", "precision": "int4", "kernels": "ONNX Runtime's", "digest": "0123456789abcdef"},
+    "artifact": {
+        "name": "smollm2-135m", "precision": "int4", "kernels": "ONNX Runtime's", "digest": "0123456789abcdef",
+    },
     "machine": {"cpu": "Fast", "cores": 2, "threads": 2, "bandwidth": 3.2e10, "onnxruntime": "1.2", "numpy": "2.3"},
     "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"20": 0.6}, "best_exit": None},
     "rows": [
