@@ -11,8 +11,8 @@ from .prediction import Prediction
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFacts:
-    """``kernels``: whose, as :attr:`Sessions.kernels_name` says. ``digest``: sha256 of the manifest, which names that of
-    every file. ``step_bytes``: what a plain step reads of the ``weights_bytes`` of weights.bin, counted as
+    """``kernels``: whose, as :attr:`Sessions.kernels_name` says. ``digest``: sha256 of the manifest, which names that
+    of every file. ``step_bytes``: what a plain step reads of the ``weights_bytes`` of weights.bin, counted as
     ``step_bytes_counted`` says."""
 
     name: str
