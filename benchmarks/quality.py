@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> None:
         found = compare(model, reference, recordings)
         rows.append(
             {"name": manifest.name, "precision": manifest.precision, "source": manifest.quantization.source}
-            | {"weights_bytes": manifest.files[WEIGHTS_NAME].size}
+            | {"weights_bytes": manifest.files[WEIGHTS_NAME].size, "digest": model.artifact.digest}
+            | {"kernels": model.sessions.kernels_name}
             | asdict(found)
         )
         print(f"{manifest.name} {manifest.precision}: same best token {found.agreement:.1%}, KL {found.kl:.4f}")

@@ -10,22 +10,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from results import FOLDER, write_results
 from tables import rewrite
 
-from selfspec.artifacts import DEFAULT_FOLDER, ensure_artifact
+from selfspec.artifacts import DEFAULT_FOLDER, artifact_name, ensure_artifact
 from selfspec.cli import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError, unknown_name
+from selfspec.prompts import load_prompts
 
 HERE = Path(__file__).resolve().parent
+ARTIFACTS = DEFAULT_FOLDER / "bench"
 PICTURES = HERE.parent / "docs" / "img"
 SMOLLM2, GEMMA = "smollm2-135m", "gemma3-270m"
 NEW_TOKENS = 48
@@ -73,18 +77,23 @@ def run(args: argparse.Namespace) -> None:
         UsageError: an unknown step; nothing was measured.
         SelfSpecError: a step failed; what was measured before it is kept.
     """
+    if args.prompts is not None:
+        load_prompts(args.prompts)  # not found out after minutes
     names = args.steps.split(",")
     for name in names:
         if name not in STEPS:
             raise UsageError(f"--steps: {unknown_name('step', name, tuple(STEPS))}")
     before = speed_ups()
-    for name in names:
-        started = time.perf_counter()
-        STEPS[name](args)
-        say(f"{name}: {time.perf_counter() - started:.0f} s")
-    for path in rewrite():
-        say(f"{path}: rewritten")
-    report_changes(before, speed_ups())
+    try:
+        for name in names:
+            started = time.perf_counter()
+            STEPS[name](args)
+            say(f"{name}: {time.perf_counter() - started:.0f} s")
+    finally:
+        for path in rewrite():
+            say(f"{path}: rewritten")
+    if "bench" in names:
+        report_changes(before, speed_ups())
 
 
 def say(text: str) -> None:
@@ -95,25 +104,28 @@ def bench(args: argparse.Namespace) -> None:
     """``selfspec profile`` and ``selfspec bench`` on every case, with pictures."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     for case in CASES:
-        artifact = ensure_artifact(DEFAULT_FOLDER, case.precision, say, case.model, case.kernels)
+        artifact = exported(case.precision, case.model, case.kernels)
         python(["-m", "selfspec", "profile", str(artifact), *_threads(args)], f"selfspec profile of {artifact.name}")
         command = ["-m", "selfspec", "bench", str(artifact), "-o", "json", "-p", "512", "-n", str(NEW_TOKENS)]
         command += ["-r", str(case.repeats), "--draft", case.drafts, "--plot", str(PICTURES / f"{artifact.name}.png")]
         command += [] if args.prompts is None else ["--prompts", str(args.prompts)]
         report = json.loads(python([*command, *_threads(args)], f"selfspec bench of {artifact.name}"))
         prompts = "built-in" if args.prompts is None else args.prompts.name
-        write_results(
-            FOLDER / f"bench-{artifact.name}.json", {"prompt_set": prompts, "new_tokens": NEW_TOKENS} | report
-        )
+        report |= {"prompt_set": prompts, "new_tokens": NEW_TOKENS}
+        write_results(FOLDER / f"bench-{artifact.name}.json", report)
+    known = {f"bench-{artifact_name(case.model, case.precision, case.kernels)}" for case in CASES}
+    for path in (path for path in FOLDER.glob("bench-*.json") if path.stem not in known):
+        path.unlink()  # of a case that there is no more
 
 
 def quality(args: argparse.Namespace) -> None:
-    folders = [str(ensure_artifact(DEFAULT_FOLDER, precision, say, SMOLLM2)) for precision in ("fp32", "int8", "int4")]
+    folders = [str(exported(precision)) for precision in ("fp32", "int8", "int4")]
+    folders.append(str(exported("int4", kernels="ort")))
     python([str(HERE / "quality.py"), *folders, *_threads(args)], "quality.py")
 
 
 def memory(args: argparse.Namespace) -> None:
-    first, second = (ensure_artifact(DEFAULT_FOLDER, precision, say, SMOLLM2) for precision in ("fp32", "int4"))
+    first, second = exported("fp32"), exported("int4")
     PICTURES.mkdir(parents=True, exist_ok=True)
     command = [str(HERE / "memory.py"), str(first), "--second", str(second), "--plot", str(PICTURES / "memory.png")]
     python([*command, *_threads(args)], "memory.py")
@@ -121,6 +133,13 @@ def memory(args: argparse.Namespace) -> None:
 
 def synthetic(args: argparse.Namespace) -> None:
     python([str(HERE / "synthetic.py"), *_threads(args)], "synthetic.py")
+
+
+@cache
+def exported(precision: str, model: str = SMOLLM2, kernels: str = "auto") -> Path:
+    """An artifact made by this run: what lies there may be an older exporter's."""
+    shutil.rmtree(ARTIFACTS / artifact_name(model, precision, kernels), ignore_errors=True)
+    return ensure_artifact(ARTIFACTS, precision, say, model, kernels)
 
 
 STEPS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -133,7 +152,7 @@ def _threads(args: argparse.Namespace) -> list[str]:
 
 
 def python(arguments: Sequence[str], what: str) -> str:
-    """What a Python process says on stdout; its own words on stderr go through.
+    """What a Python process says on stdout; its own words on stderr go through. It ends with this one.
 
     Raises:
         SelfSpecError: it failed.

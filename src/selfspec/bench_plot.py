@@ -36,7 +36,12 @@ def write_plot(report: Report, path: Path) -> None:
     """Draw ``report`` into the file ``path``, whole or not at all."""
     data = io.BytesIO()
     figure_of(report).savefig(data, format=path.suffix[1:].lower(), dpi=150)
-    path.write_bytes(data.getvalue())
+    work = path.with_name(f".{path.name}.part")
+    try:
+        work.write_bytes(data.getvalue())
+        work.replace(path)
+    finally:
+        work.unlink(missing_ok=True)
 
 
 def figure_of(report: Report) -> Any:
@@ -50,7 +55,7 @@ def figure_of(report: Report) -> Any:
     _verify_costs(figure.add_subplot(grid[1, 0]), report)
     _acceptance(figure.add_subplot(grid[1, 1]), rows)
     artifact, machine = report.artifact, report.machine
-    figure.suptitle(f"{artifact.name} {artifact.precision} on {machine.cpu}, {machine.threads} thread(s)")
+    figure.suptitle(f"{artifact.name} {artifact.precision}, {artifact.kernels} kernels, on {machine.cpu}, {machine.threads} thread(s)")
     return figure
 
 
