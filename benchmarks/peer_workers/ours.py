@@ -31,7 +31,8 @@ class OurWorker:
     def answer(self, request: Request) -> Answer:
         if set(request.eos) != set(self._model.codec.eos_token_ids):
             raise ValueError(f"the artifact ends at {sorted(self._model.codec.eos_token_ids)}, not at {request.eos}")
-        ids, times = [], []
+        ids: list[int] = []
+        times: list[float] = []
         start = time.perf_counter()
         for token in self._model.stream_ids(
             request.ids, max_new_tokens=request.max_new_tokens, **self._drafts[request.arm]
