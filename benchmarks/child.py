@@ -1,12 +1,15 @@
-"""Runs a script of this folder in a process of its own, so that nothing but its work is in its figures of memory."""
+"""Runs a script of this folder in a process of its own, so that nothing but its work is in its figures of memory; and
+any command so that nothing of it is left behind."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +26,36 @@ def run_child(script: str, *arguments: str, environment: Mapping[str, str] | Non
         SelfSpecError: it failed; it has said why on stderr.
     """
     command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ | dict(environment or {}))
+    done = run_group(command, stdout=subprocess.PIPE, env=os.environ | dict(environment or {}))
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         raise SelfSpecError(f"{script} {' '.join(arguments)} failed (exit code {done.returncode}); see above.")
     found: dict[str, Any] = json.loads(lines[-1])
     return found
+
+
+def run_group(
+    command: Sequence[str], timeout: float | None = None, **popen_arguments: Any
+) -> subprocess.CompletedProcess[str]:
+    """``subprocess.run`` in text mode, in a session of its own: whatever ends the wait early, an interrupt too, ends
+    the command with all that it has started.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than ``timeout`` seconds.
+    """
+    with subprocess.Popen(command, text=True, start_new_session=True, **popen_arguments) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except BaseException:
+            kill_group(process)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """``process``, started with ``start_new_session``, and all that it has started. Wait for it afterwards."""
+    if sys.platform == "win32":
+        process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left; macOS says so by the latter
+        os.killpg(process.pid, signal.SIGKILL)

@@ -3,9 +3,11 @@ with changes."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from child import run_group
 from peer_list import Peer
 
 INSTALL_SECONDS = 3600
@@ -83,8 +86,14 @@ def run(command: Sequence[str], env: dict[str, str], seconds: float, what: str) 
         PeerError: it failed, or took longer than ``seconds``; with what it said last.
     """
     try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, encoding="utf-8", errors="replace", timeout=seconds, check=False
+        done = run_group(
+            command,
+            seconds,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
         )
     except subprocess.TimeoutExpired:
         raise PeerError(f"{what} was not done after {seconds:g} s") from None
@@ -97,9 +106,17 @@ def last_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         if line.startswith('{"error"'):
-            return str(json.loads(line)["error"])
+            with contextlib.suppress(ValueError, KeyError):  # half a line, of a worker that was ended
+                return str(json.loads(line)["error"])
     errors = [line for line in lines if line.startswith("ERROR")]
     return " ".join(errors[-1:] or lines[-1:])[:300]
+
+
+def without_folders(text: str, *folders: Path) -> str:
+    """``text`` with "~" where it names one of ``folders``: results are published."""
+    for folder in sorted({str(f) for f in folders if f != Path(f.anchor)}, key=len, reverse=True):
+        text = re.sub(re.escape(folder) + r"(?![\w.-])", "~", text)
+    return text
 
 
 def environment(threads: int | None = None) -> dict[str, str]:

@@ -9,13 +9,14 @@ EARLY_EXIT = "early-exit"
 PROMPT_LOOKUP = "prompt-lookup"
 SMOLLM2, GEMMA = "smollm2-135m", "gemma3-270m"
 MODELS = (SMOLLM2, GEMMA)
+NOT_TRIED = "not tried on this model"
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """``worker``: a script of peer_workers. ``requirements``: what its environment is made with, exactly; peers with
     the same ``environment`` share one. ``install_options``: for pip, before the requirements. ``arms``: plain first.
-    ``models``: what it runs."""
+    ``models``: what it runs; on others it is listed as not tried."""
 
     name: str
     precision: str
@@ -59,14 +60,18 @@ _CTRANSLATE2 = ("torch==2.13.0", "transformers==5.24.0", "tokenizers==0.23.3", "
 
 _NATIVE = (
     *(
-        Peer(f"llama.cpp {name}", precision, worker, "llama_cpp", _LLAMA_CPP, (PLAIN, PROMPT_LOOKUP))
-        for name, precision, worker in (
-            ("F32", "fp32", "llama_cpp_worker.py"),
-            ("Q8_0", "int8", "llama_cpp_worker.py"),
-            ("Q4_0", "int4", "llama_cpp_worker.py"),
-            ("Q4_1", "int4", "llama_cpp_q4_1_worker.py"),
+        Peer(
+            f"llama.cpp {name}",
+            precision,
+            "llama_cpp_worker.py",
+            "llama_cpp",
+            _LLAMA_CPP,
+            (PLAIN, PROMPT_LOOKUP),
+            models=MODELS,
         )
+        for name, precision in (("F32", "fp32"), ("Q8_0", "int8"), ("Q4_0", "int4"))
     ),
+    Peer("llama.cpp Q4_1", "int4", "llama_cpp_q4_1_worker.py", "llama_cpp", _LLAMA_CPP, (PLAIN, PROMPT_LOOKUP)),
     *(
         Peer(
             f"OpenVINO GenAI {precision}",

@@ -7,13 +7,16 @@ import json
 import queue
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from child import kill_group
 from peer_environment import PeerError, last_words
 from peer_workers.protocol import Answer, Request
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class PeerProcess:
             with contextlib.suppress(OSError):  # a dead process: its reply tells
                 process.stdin.write(json.dumps(asdict(request)) + "\n")
                 process.stdin.flush()
-        return Answer(**self._reply(process, "answer", self._limits.answer, "answer"))
+        return self._reply(process, "answer", _answer, self._limits.answer, "answer")
 
     def _started(self) -> subprocess.Popen[str]:
         if self._cannot_load:
@@ -78,25 +81,28 @@ class PeerProcess:
                 stderr=log,
                 encoding="utf-8",
                 errors="replace",
+                start_new_session=True,
             )
         self._process, self._lines = process, queue.Queue()
         threading.Thread(target=_forward, args=(process, self._lines), daemon=True).start()
         try:
-            self.ready = Ready(**self._reply(process, "ready", self._limits.load, "load"))
+            self.ready = self._reply(process, "ready", _ready, self._limits.load, "load")
         except PeerError as failure:
             self._cannot_load = str(failure)
             raise
         return process
 
-    def _reply(self, process: subprocess.Popen[str], kind: str, seconds: float, verb: str) -> dict[str, Any]:
+    def _reply(
+        self, process: subprocess.Popen[str], kind: str, made: Callable[..., _T], seconds: float, verb: str
+    ) -> _T:
         try:
             line = self._lines.get(timeout=seconds)
         except queue.Empty:
             self.close()
             raise PeerError(f"did not {verb} in {seconds:g} s") from None
         message: dict[str, Any] = {"error": self._obituary(process)} if line is None else _parsed(line)
-        if isinstance(message.get(kind), dict):
-            return dict(message[kind])
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # garbage: told below
+            return made(**message[kind])
         self.close()
         raise PeerError(str(message.get("error", f"said {line!r} where its {kind} was expected"))[:300])
 
@@ -115,9 +121,10 @@ class PeerProcess:
             with contextlib.suppress(OSError):  # it may be dead
                 process.stdin.close()
         try:
-            process.wait(1)
-        except subprocess.TimeoutExpired:
-            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+        finally:
+            kill_group(process)  # and what it has started, which may live on without it
             process.wait()
 
 
@@ -126,6 +133,14 @@ def _forward(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> 
         for line in process.stdout:
             lines.put(line)
     lines.put(None)
+
+
+def _answer(ids: Iterable[int], ttft_seconds: float, decode_seconds: float) -> Answer:
+    return Answer([int(token) for token in ids], float(ttft_seconds), float(decode_seconds))
+
+
+def _ready(versions: Mapping[str, str], note: str) -> Ready:
+    return Ready(dict(versions), str(note))
 
 
 def _parsed(line: str) -> dict[str, Any]:

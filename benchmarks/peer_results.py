@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from peer_list import PLAIN
+from peer_list import NOT_TRIED, PLAIN
 from peer_process import Ready
 from peer_turns import Contender, seconds_per_token
 from results import markdown_table
@@ -20,7 +20,8 @@ OURS = "selfspec"
 class Row:
     """An arm of a peer: figures, or the ``reason`` why there are none.
 
-    ``prompts``: how many it answered; ``tokens_per_second``: after the first token; ``ttft_ms``: median over prompts.
+    ``prompts``: how many it answered; ``tokens_per_second``: after the first token; ``ttft_ms``: median over prompts
+    of each one's first answer.
     ``ratio``: its time ÷ our plain decoding's, above 1 where ours is faster, with its 95 % ``interval`` over prompts;
     ``ratio_of_best``: the same against our fastest arm. ``same_text``: prompts answered with exactly our plain's ids.
     """
@@ -41,8 +42,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """One prompt's answer and its median time to the first token. ``repeats``: seconds per token after it, of each.
-    ``tokens``: after the first."""
+    """One prompt's first answer. ``ttft_seconds``: its time to the first token, not the repeats', since a runtime may
+    keep the prefix of a prompt that it has seen. ``repeats``: seconds per token after it, of each. ``tokens``: after
+    the first."""
 
     ids: tuple[int, ...]
     ttft_seconds: float
@@ -63,8 +65,7 @@ def paces(contender: Contender) -> dict[int, Pace]:
     for prompt, answers in contender.answers.items():
         repeats = tuple(pace for answer in answers if (pace := seconds_per_token(answer)) is not None)
         if repeats:
-            ttft = statistics.median(answer.ttft_seconds for answer in answers)
-            found[prompt] = Pace(tuple(answers[0].ids), ttft, repeats)
+            found[prompt] = Pace(tuple(answers[0].ids), answers[0].ttft_seconds, repeats)
     return found
 
 
@@ -137,7 +138,8 @@ def table(found: Sequence[Row]) -> str:
 
 def _cells(row: Row) -> list[str]:
     if row.reason:
-        return [row.peer, row.arm, f"cannot run: {row.reason.replace('|', '/')}", *[""] * 5]
+        told = row.reason if row.reason == NOT_TRIED else f"cannot run: {row.reason.replace('|', '/')}"
+        return [row.peer, row.arm, told, *[""] * 5]
     interval = "-" if row.interval is None else f"{row.interval.low:.2f}–{row.interval.high:.2f}"
     return [
         row.peer,

@@ -33,13 +33,16 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``prompts``: token ids. ``pause``: seconds between answers, in which the last one's threads stop spinning."""
+    """``prompts``: token ids; ``warm_up``: another prompt, so that the first answer to each of them is one to a prompt
+    not seen before, whatever a runtime keeps. ``pause``: seconds between answers, in which the last one's threads stop
+    spinning."""
 
     prompts: Sequence[Sequence[int]]
     eos: Sequence[int]
     max_new_tokens: int
     repeats: int
     pause: float
+    warm_up: Sequence[int]
 
 
 def seconds_per_token(answer: Answer) -> float | None:
@@ -48,10 +51,11 @@ def seconds_per_token(answer: Answer) -> float | None:
 
 
 def take_turns(contenders: Sequence[Contender], plan: Plan, say: Callable[[str], None]) -> None:
-    """Fills in ``answers`` or ``reason``. One answer of each is not counted; it shows which arms are slow."""
+    """Fills in ``answers`` or ``reason``. The answer to the warm-up is not counted; it shows which arms
+    are slow."""
     pace = {}
     for number, contender in enumerate(contenders):
-        answer = _ask(contender, plan, 0)
+        answer = _ask(contender, plan, plan.warm_up)
         if answer is not None:
             pace[number] = seconds_per_token(answer) or 0.0
         say(f"{contender.peer}, {contender.arm}: {contender.reason or 'ready'}")
@@ -64,7 +68,7 @@ def take_turns(contenders: Sequence[Contender], plan: Plan, say: Callable[[str],
         for number in order:
             if (repeat and number in once) or (prompt % _EACH and number in few):
                 continue
-            answer = _ask(contenders[number], plan, prompt)
+            answer = _ask(contenders[number], plan, plan.prompts[prompt])
             if answer is not None:
                 contenders[number].answers.setdefault(prompt, []).append(answer)
 
@@ -76,11 +80,11 @@ def rounds(contenders: int, prompts: int, repeats: int) -> Iterator[tuple[int, i
         yield number // repeats, number % repeats, order[::-1] if number % 2 else order
 
 
-def _ask(contender: Contender, plan: Plan, prompt: int) -> Answer | None:
+def _ask(contender: Contender, plan: Plan, prompt: Sequence[int]) -> Answer | None:
     if contender.reason:
         return None
     time.sleep(plan.pause)
-    request = Request(contender.arm, list(plan.prompts[prompt]), plan.max_new_tokens, list(plan.eos))
+    request = Request(contender.arm, list(prompt), plan.max_new_tokens, list(plan.eos))
     try:
         return contender.process.ask(request)
     except PeerError as failure:

@@ -4,7 +4,7 @@
 
 Each peer runs in a process and a virtual environment of its own, made here the first time (which takes long, and
 gigabytes, in the cache folder). All peers of a precision are loaded together and take turns. Tables go to stdout,
-everything to a JSON file; a peer that cannot run is listed with its reason.
+everything to a JSON file, after every precision; a peer that cannot run is listed with its reason.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from peer_environment import WORKERS, PeerError, environment, make_environment, prepare
-from peer_list import MODELS, PEERS, PLAIN, PROMPT_LOOKUP, SMOLLM2, Peer
+from peer_environment import WORKERS, PeerError, environment, make_environment, prepare, without_folders
+from peer_list import EARLY_EXIT, MODELS, NOT_TRIED, PEERS, PLAIN, PROMPT_LOOKUP, SMOLLM2, Peer
 from peer_model import Sources, make_sources
 from peer_process import PeerProcess
 from peer_results import OURS, Row, rows, table
@@ -29,7 +29,7 @@ from results import FOLDER, machine_facts, write_results
 from selfspec.cli import Parser, run_command
 from selfspec.comparison import messages
 from selfspec.errors import UsageError, unknown_name
-from selfspec.prompts import built_in_prompts, chosen, load_prompts, spread
+from selfspec.prompts import TEXT, Prompt, built_in_prompts, chosen, load_prompts, spread
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.cache import cache_folder
 from selfspec.runtime.model import notify_stderr
@@ -39,6 +39,8 @@ from selfspec.runtime.threads import physical_cores
 PRECISIONS = ("fp32", "int8", "int4")
 
 _PROG = "peers.py"
+_PROMPTS = 12
+_WARM_UP = "Write a short letter to a friend who has moved to the sea."
 _PAUSE = 0.1  # GNU's OpenMP, TBB and ONNX Runtime let idle threads spin for some milliseconds
 
 
@@ -51,13 +53,14 @@ def _parser() -> Parser:
     parser = Parser(prog=_PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=SMOLLM2, metavar="MODEL", help=f"of {', '.join(MODELS)} ({SMOLLM2})")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="Spec-Bench's jsonl, or a text a line")
-    parser.add_argument("--max-prompts", type=int, default=12, metavar="N", help="spread over categories (12)")
+    parser.add_argument("--max-prompts", type=int, metavar="N", help=f"spread over categories ({_PROMPTS})")
     parser.add_argument("--max-new-tokens", type=int, default=48, metavar="N", help="default: 48")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="default: 3")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="of every process (the physical cores)")
     parser.add_argument("--precision", metavar="P,P,...", help="default: all that the model has peers in")
     parser.add_argument("--peers", metavar="NAME,NAME,...", help="beside selfspec (all)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="benchmarks/results/peers-MODEL.json")
+    where = "benchmarks/results/peers-MODEL.json, but for a part"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=where)
     return parser
 
 
@@ -66,36 +69,57 @@ def _run(args: argparse.Namespace) -> None:
         if getattr(args, option) is not None and getattr(args, option) < least:
             name = "--" + option.replace("_", "-")
             raise UsageError(f"{name} {getattr(args, option)}: it must be {least} or more.")
+    output = result_file(args)
     (model,) = chosen_names(args.model, MODELS, "model")
     known = [p for p in PRECISIONS if any(peer.precision == p and model in peer.models for peer in PEERS)]
     precisions = chosen_names(args.precision or ",".join(known), known, "precision")
-    peers = chosen_peers(args.peers, model, precisions)
+    peers = chosen_peers(args.peers, precisions)
     prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
-    prompts = spread(prompts, args.max_prompts)
+    prompts = spread(prompts, args.max_prompts or _PROMPTS)
     threads = args.threads or physical_cores()
-    folder = (cache_folder() / "peers").resolve()
+    cache = cache_folder().resolve()
+    folder = cache / "peers"
     facts = machine_facts(threads)
     sources = make_sources(folder, model, precisions, notify_stderr)
     codec = TextCodec(open_artifact(sources.artifacts[precisions[0]]))
-    ids = [codec.encode_chat(messages(p)) if codec.has_chat_template else codec.encode(p.text) for p in prompts]
-    plan = Plan(ids, sorted(codec.eos_token_ids), args.max_new_tokens, args.repeats, _PAUSE)
+    *ids, warm_up = [
+        codec.encode_chat(messages(p)) if codec.has_chat_template else codec.encode(p.text)
+        for p in (*prompts, Prompt(0, TEXT, _WARM_UP))
+    ]
+    plan = Plan(ids, sorted(codec.eos_token_ids), args.max_new_tokens, args.repeats, _PAUSE, warm_up)
+    settings = {
+        "model": model, "source": sources.gguf.name,
+        "prompts": len(ids), "prompt_ids": [p.question_id for p in prompts],
+        "prompt_file": "built-in" if args.prompts is None else args.prompts.name,
+        "max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "threads": threads, "pause": plan.pause,
+    }  # fmt: skip
     commands = {peer: _prepared(peer, folder, model, sources, threads) for peer in peers}
     tables: dict[str, list[Row]] = {}
     for precision in precisions:
         mine = {peer: command for peer, command in commands.items() if peer.precision == precision}
         notify_stderr(f"{precision}: {', '.join(peer.name for peer in mine)}")
-        tables[precision] = measure(mine, plan, environment(threads), folder / "logs")
+        found = measure(mine, plan, environment(threads), folder / "logs")
+        tables[precision] = [replace(row, reason=without_folders(row.reason, cache, Path.home())) for row in found]
         print(f"## {precision}\n\n{table(tables[precision])}\n", flush=True)
-    write_results(args.output or FOLDER / f"peers-{model}.json", {
-        "machine": facts,
-        "settings": {
-            "model": model, "source": sources.gguf.name,
-            "prompts": len(ids), "prompt_ids": [p.question_id for p in prompts],
-            "prompt_file": "built-in" if args.prompts is None else args.prompts.name,
-            "max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "threads": threads, "pause": plan.pause,
-        },
-        "precisions": {precision: [asdict(row) for row in found] for precision, found in tables.items()},
-    })  # fmt: skip
+        write_results(output or FOLDER / f"peers-{model}.json", {
+            "machine": facts,
+            "settings": settings,
+            "precisions": {name: [asdict(row) for row in done] for name, done in tables.items()},
+        })  # fmt: skip
+
+
+def result_file(args: argparse.Namespace) -> Path | None:
+    """Where to write, if that was said.
+
+    Raises:
+        UsageError: it was not, and a part would replace the results of the whole.
+    """
+    for option in ("peers", "precision", "max_prompts"):
+        if args.output is None and getattr(args, option) is not None:
+            name = "--" + option.replace("_", "-")
+            raise UsageError(f"{name} measures a part, which must not replace the whole: name another file with -o.")
+    output: Path | None = args.output
+    return output
 
 
 def chosen_names(text: str, known: Sequence[str], kind: str) -> tuple[str, ...]:
@@ -111,17 +135,19 @@ def chosen_names(text: str, known: Sequence[str], kind: str) -> tuple[str, ...]:
     return names
 
 
-def chosen_peers(names: str | None, model: str, precisions: Sequence[str]) -> list[Peer]:
-    """selfspec in each precision, and the peers of those names; all that run ``model`` without ``names``."""
-    able = [peer for peer in PEERS if model in peer.models]
-    known = list(dict.fromkeys(peer.name for peer in able))
+def chosen_peers(names: str | None, precisions: Sequence[str]) -> list[Peer]:
+    """selfspec in each precision, and the peers of those names; all without ``names``."""
+    known = list(dict.fromkeys(peer.name for peer in PEERS))
     wanted = known if names is None else chosen_names(names, known, "peer")
-    ours = [Peer(OURS, precision, "ours.py", "", (), (PLAIN, PROMPT_LOOKUP, "auto")) for precision in precisions]
-    return ours + [peer for peer in able if peer.precision in precisions and peer.name in wanted]
+    arms = (PLAIN, PROMPT_LOOKUP, EARLY_EXIT, "auto")
+    ours = [Peer(OURS, precision, "ours.py", "", (), arms, models=MODELS) for precision in precisions]
+    return ours + [peer for peer in PEERS if peer.precision in precisions and peer.name in wanted]
 
 
 def _prepared(peer: Peer, folder: Path, model: str, sources: Sources, threads: int) -> list[str] | str:
     """The command that serves ``peer``; or, a text, the reason why there is none."""
+    if model not in peer.models:
+        return NOT_TRIED
     slug = re.sub(r"[^\w.-]+", "-", f"{peer.name}-{peer.precision}-{model}").lower()
     own = sources.artifacts[peer.precision] if peer.name == OURS else folder / "models" / slug
     spec = {

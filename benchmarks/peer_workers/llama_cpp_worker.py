@@ -29,9 +29,9 @@ FILE_TYPES = {
     "int4": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
 }
 NOTES = {
-    "fp32": "the wheel's Q4_1 widened to F32 by llama.cpp",
-    "int8": "the wheel's Q4_1 made Q8_0 by llama.cpp",
-    "int4": "the wheel's Q4_1 made Q4_0 by llama.cpp, embedding and head Q8_0",
+    "fp32": "the wheel's file widened to F32 by llama.cpp",
+    "int8": "the wheel's file made Q8_0 by llama.cpp",
+    "int4": "the wheel's file made Q4_0 by llama.cpp, embedding and head Q8_0",
 }
 
 

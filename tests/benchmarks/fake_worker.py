@@ -1,6 +1,6 @@
 """A worker that speaks the peers' protocol and computes nothing: ids count up from the prompt's last.
 
-Arms beside plain: ``dies``, ``fails``, ``hangs``. SPEC["load"]: what happens while it loads.
+Arms beside plain: ``dies``, ``fails``, ``hangs``, ``babbles``. SPEC["load"]: what happens while it loads.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class FakeWorker:
 
     def answer(self, request: Request) -> Answer:
         happen(request.arm)
+        if request.arm == "babbles":
+            return Answer(None, 0.5, 1.0)  # type: ignore[arg-type]
         last = request.ids[-1]
         return Answer(list(range(last + 1, last + 1 + request.max_new_tokens)), 0.5, 1.0)
 

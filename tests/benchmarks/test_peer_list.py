@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from peer_list import PEERS, PLAIN, Peer
+from peer_list import GEMMA, MODELS, PEERS, PLAIN, SMOLLM2, Peer
 
 WORKERS = Path(__file__).resolve().parents[2] / "benchmarks" / "peer_workers"
 
@@ -24,6 +24,12 @@ def test_peers_of_one_environment_ask_for_the_same() -> None:
     for peer in PEERS:
         asked.setdefault(peer.environment, set()).add(peer.install_options + peer.requirements)
     assert [name for name, requirements in asked.items() if len(requirements) > 1] == []
+
+
+def test_llama_cpp_runs_both_models_and_the_file_as_it_is_only_where_that_is_q4_1() -> None:
+    models = {peer.name.removeprefix("llama.cpp "): peer.models for peer in PEERS if peer.name.startswith("llama.cpp")}
+    assert models == {"F32": MODELS, "Q8_0": MODELS, "Q4_0": MODELS, "Q4_1": (SMOLLM2,)}
+    assert GEMMA in MODELS
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=named)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from peer_model import hf_config, write_hf_folder
-from peers import chosen_names, chosen_peers
+from peers import chosen_names, chosen_peers, main
 
 from selfspec.errors import UnsupportedModelError, UsageError
 from selfspec.export.blocks import Blocks
@@ -59,9 +59,14 @@ def test_names_are_taken_once_and_unknown_ones_list_the_known() -> None:
 
 
 def test_ours_runs_in_every_precision_and_the_peers_that_are_named() -> None:
-    found = chosen_peers("transformers", "smollm2-135m", ("fp32", "int4"))
+    found = chosen_peers("transformers", ("fp32", "int4"))
     assert [(p.name, p.precision) for p in found] == [
         ("selfspec", "fp32"), ("selfspec", "int4"), ("transformers", "fp32"),
     ]  # fmt: skip
-    assert {p.precision for p in chosen_peers(None, "smollm2-135m", ("int4",))} == {"int4"}
-    assert {p.name for p in chosen_peers(None, "gemma3-270m", ("int4",))} == {"selfspec", "onnxruntime-genai"}
+    assert {p.precision for p in chosen_peers(None, ("int4",))} == {"int4"}
+
+
+def test_a_part_never_replaces_the_results_of_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (("--peers", "transformers"), ("--precision", "int4"), ("--max-prompts", "12")):
+        assert main(option) == 2
+        assert f"{option[0]} measures a part" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from peer_list import NOT_TRIED
 from peer_process import Ready
 from peer_results import Row, paces, rows, table
 from peer_turns import Contender
@@ -27,11 +28,12 @@ PLAIN = _contender("selfspec", "plain", [_answer([1, 2, 3], 0.1)], [_answer([4, 
 AUTO = _contender("selfspec", "auto", [_answer([1, 2, 3], 0.05)], [_answer([4, 5, 6, 7, 8], 0.05)])
 
 
-def test_pace_is_the_median_over_repeats_of_seconds_per_token() -> None:
-    """Would catch a mean, which one disturbed repeat spoils, and a division by all tokens."""
-    pace = paces(_contender("a", "plain", [_answer([1, 2, 3], s, s) for s in (0.1, 9.0, 0.2)]))[0]
+def test_pace_is_the_median_over_repeats_and_ttft_is_the_first_answers() -> None:
+    """Would catch a mean, which one disturbed repeat spoils, a division by all tokens, and a prompt that counts as
+    read where a runtime had kept it."""
+    pace = paces(_contender("a", "plain", [_answer([1, 2, 3], s, s) for s in (9.0, 0.1, 0.2)]))[0]
     assert pace.seconds_per_token == pytest.approx(0.2)
-    assert pace.ttft_seconds == pytest.approx(0.2)
+    assert pace.ttft_seconds == pytest.approx(9.0)
     assert pace.tokens == 2
 
 
@@ -88,11 +90,13 @@ def test_without_our_plain_there_are_figures_but_no_ratios() -> None:
 
 
 def test_table_has_a_line_for_figures_and_a_line_for_a_reason() -> None:
-    found = rows([PLAIN, AUTO, _contender("gone", "plain", reason="a|b")], READY)
+    without = [_contender("gone", "plain", reason="a|b"), _contender("far", "plain", reason=NOT_TRIED)]
+    found = rows([PLAIN, AUTO, *without], READY)
     assert table(found).splitlines()[2:] == [
         "| selfspec | plain | 6.0 | 100 | 1.00 | 1.00–1.00 | 3.33 | 2 of 2 |",
         "| selfspec | auto | 20.0 | 100 | 0.30 | 0.25–0.50 | 1.00 | 2 of 2 |",
         "| gone | plain | cannot run: a/b |  |  |  |  |  |",
+        "| far | plain | not tried on this model |  |  |  |  |  |",
     ]
 
 
