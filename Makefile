@@ -87,7 +87,8 @@ bench: $(BENCH_VENV)/.installed-gemma $(BENCH_VENV)/.kernels
 
 peers: $(BENCH_VENV)/.installed-gemma $(BENCH_VENV)/.kernels
 	$(BENCH_VENV)/bin/python benchmarks/peers.py$(if $(PROMPTS), --prompts $(PROMPTS))
-	$(BENCH_VENV)/bin/python benchmarks/peers.py --model gemma3-270m$(if $(PROMPTS), --prompts $(PROMPTS))
+	$(BENCH_VENV)/bin/python benchmarks/peers.py --model gemma3-270m --max-prompts 6 \
+	    -o benchmarks/results/peers-gemma3-270m.json$(if $(PROMPTS), --prompts $(PROMPTS))
 	$(BENCH_VENV)/bin/python benchmarks/tables.py
 
 reference: $(TEST_VENV)/.installed

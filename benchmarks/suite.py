@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from child import run_group
 from results import FOLDER, write_results
 from tables import rewrite
 
@@ -158,7 +159,7 @@ def python(arguments: Sequence[str], what: str) -> str:
         SelfSpecError: it failed.
     """
     say(f"{what} ...")
-    done = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=False)
+    done = run_group([sys.executable, *arguments], stdout=subprocess.PIPE)
     if done.returncode:
         raise SelfSpecError(f"{what} failed with exit code {done.returncode}; its own message stands above.")
     return done.stdout
