@@ -51,8 +51,8 @@ class Case:
 
 
 CASES = (
-    Case(SMOLLM2, "fp32", "none,prompt-lookup,auto", 4),
-    Case(SMOLLM2, "int8", "none,prompt-lookup,auto", 5),
+    Case(SMOLLM2, "fp32", "none,prompt-lookup,auto", 5),
+    Case(SMOLLM2, "int8", "none,prompt-lookup,auto", 7),
     Case(SMOLLM2, "int4", "none,prompt-lookup,auto", 7),
     Case(SMOLLM2, "int4", "none,prompt-lookup,auto", 5, kernels="ort"),
     Case(GEMMA, "fp32", "none,early-exit,auto", 2),

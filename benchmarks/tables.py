@@ -104,7 +104,17 @@ def categories(results: Results) -> str:
 
 def details(results: Results) -> str:
     """Everything over all prompts that ``selfspec bench`` found, and the costs."""
-    head = ["", "draft", "tok/s", "speed-up [95 %]", "accepted", "by position", "tokens/round", "draft share", "TTFT ms"]
+    head = [
+        "",
+        "draft",
+        "tok/s",
+        "speed-up [95 %]",
+        "accepted",
+        "by position",
+        "tokens/round",
+        "draft share",
+        "TTFT ms",
+    ]
     parts = []
     for conditions, benches in _groups(results).items():
         rows = [_detail(data, row) for data in benches for row in _whole(data)]
@@ -129,9 +139,7 @@ def quality(results: Results) -> str:
     for row in found["rows"]:
         size, kl = f"{row['weights_bytes'] / _MB:.0f} MB", f"{row['kl']:.4f}"
         kernels = "native" if row["kernels"].startswith("selfspec") else "ort"
-        rows.append(
-            [f"{row['precision']} ({kernels})", size, f"{row['agreement']:.1%}", kl, _resident(row, results)]
-        )
+        rows.append([f"{row['precision']} ({kernels})", size, f"{row['agreement']:.1%}", kl, _resident(row, results)])
     head = ["", "weights.bin", "same best token", "KL divergence", "PSS, plain"]
     return f"Against fp32 on {found['rows'][0]['tokens']} tokens of its own answers:\n\n{markdown_table(head, rows)}"
 

@@ -98,7 +98,13 @@ def test_few_prompts_widen_the_interval_as_students_t_asks() -> None:
 
 @pytest.mark.parametrize(
     ("prompts", "repeats", "truth", "by_prompt", "by_repeat"),
-    [(4, 5, 1.3, 0.2, 0.02), (40, 1, 1.0, 0.05, 0.0), (20, 3, 1.6, 0.1, 0.05), (12, 5, 1.0, 0.06, 0.03), (1, 9, 1.6, 0.0, 0.05)],
+    [
+        (4, 5, 1.3, 0.2, 0.02),
+        (40, 1, 1.0, 0.05, 0.0),
+        (20, 3, 1.6, 0.1, 0.05),
+        (12, 5, 1.0, 0.06, 0.03),
+        (1, 9, 1.6, 0.0, 0.05),
+    ],
 )
 def test_intervals_hold_the_truth_about_as_often_as_they_say(
     prompts: int, repeats: int, truth: float, by_prompt: float, by_repeat: float

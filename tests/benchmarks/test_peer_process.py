@@ -52,8 +52,13 @@ def test_a_worker_says_what_it_is_and_answers(process: PeerProcess) -> None:
     [
         ("dies", "its process ended with exit code 3: out of luck"),
         ("fails", "ValueError: no such arm"),
-        ("babbles", "said '{\"answer\": {\"ids\": null, \"ttft_seconds\": 0.5, \"decode_seconds\": 1.0}}\\n'"
-                    " where its answer was expected"),
+        (
+            "babbles",
+            (
+                "said '{\"answer\": {\"ids\": null, \"ttft_seconds\": 0.5, \"decode_seconds\": 1.0}}\\n'"
+                " where its answer was expected"
+            ),
+        ),
     ],
 )  # fmt: skip
 def test_a_failed_answer_gives_its_reason_and_the_next_one_a_new_process(

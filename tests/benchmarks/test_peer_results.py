@@ -9,6 +9,8 @@ from peer_results import Row, paces, rows, table
 from peer_turns import Contender
 from peer_workers.protocol import Answer, Request
 
+from selfspec.bootstrap import ratio_interval
+
 
 class Nobody:
     def ask(self, request: Request) -> Answer:
@@ -48,9 +50,10 @@ def test_ratio_weighs_seconds_per_token_by_the_tokens_of_our_plain_answer() -> N
     assert row.ratio == pytest.approx((2 * 0.3 + 4 * 0.2) / (2 * 0.1 + 4 * 0.2))
     assert row.ratio_of_best == pytest.approx((2 * 0.3 + 4 * 0.2) / (6 * 0.05))
     assert row.tokens_per_second == pytest.approx((5 + 4) / (5 * 0.3 + 4 * 0.2))
+    expected = ratio_interval([[2 * 0.3], [4 * 0.2]], [[2 * 0.1], [4 * 0.2]])
     assert row.interval is not None
-    assert row.interval.low == pytest.approx(1.0)
-    assert row.interval.high == pytest.approx(3.0)
+    assert expected is not None
+    assert (row.interval.low, row.interval.high) == pytest.approx((expected.low, expected.high))
     assert row.ttft_ms == pytest.approx(100)
     assert (row.prompts, row.same_text) == (2, 1)
     assert (row.versions, row.note) == ({"other": "2"}, "as it comes")

@@ -89,7 +89,9 @@ def test_one_category_has_no_rows_over_all_and_is_shown_all_the_same() -> None:
 
 
 def test_a_category_that_one_model_lacks_is_an_empty_cell() -> None:
-    more = BENCH | {"rows": [*BENCH["rows"][:2], PLAIN | {"category": "rag"}, ROW | {"category": "rag"}, *BENCH["rows"][2:]]}
+    more = BENCH | {
+        "rows": [*BENCH["rows"][:2], PLAIN | {"category": "rag"}, ROW | {"category": "rag"}, *BENCH["rows"][2:]]
+    }
     gemma = BENCH | {"artifact": BENCH["artifact"] | {"name": "gemma3-270m"}}
     found = tables.fill(region("categories"), {"bench-a": more, "bench-b": gemma})
     assert "| Gemma-3-270M int4 (ort), auto |  | 1.50× [1.25, 1.75] |" in found
