@@ -87,6 +87,8 @@ def _unusable() -> str | None:
         return f"{_LIBRARY} is not installed here"
     try:
         selfspec_kernels.self_test()
+        if KERNEL_LAYOUTS[_LIBRARY] != selfspec_kernels.tiles.LAYOUT:
+            return f"the installed {_LIBRARY} reads layout {selfspec_kernels.tiles.LAYOUT} of the weights, another one"
     except selfspec_kernels.KernelError as error:
         return str(error)
     return None

@@ -42,8 +42,12 @@ def kernel_library(facts: KernelFacts) -> KernelLibrary:
             f"{found}: install the {facts.name} of this selfspec, {_INSTEAD}."
         )
     try:
-        return KernelLibrary(
-            str(library.library_path()), f"{facts.name} {metadata.version(facts.name)} ({library.current_path()})"
-        )
+        library.self_test()
+        version = metadata.version(facts.name)
+        return KernelLibrary(str(library.library_path()), f"{facts.name} {version} ({library.current_path()})")
+    except metadata.PackageNotFoundError as error:
+        raise RuntimeSetupError(
+            f"{facts.name} is on Python's path but not installed, so its version is not known: pip install ./kernels."
+        ) from error
     except library.KernelError as error:
         raise RuntimeSetupError(f"{facts.name} cannot run here: {error}") from error

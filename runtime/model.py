@@ -205,6 +205,11 @@ class Model:
     def _measure(self) -> Profile:
         self._notify("measuring this model on this machine (once, some seconds) ...")
         found = measure(self.sessions, [self.codec.encode(text) for text in PROBE_TEXTS])
+        if self.sessions.kernels is not None and found.exact_passes != AS_THEY_COME:
+            self._notify(
+                f"warning: {self.sessions.kernels_name} kernels do not treat rows alike here, as they should; only "
+                "--exact gives plain decoding's text. Please report it with this machine's processor."
+            )
         try:
             store_profile(self.artifact, self.sessions.threads, found)
         except OSError as error:

@@ -45,6 +45,7 @@ struct GroupedAttention {
   static constexpr ort::ElementType kInputs[] = {ort::kFloat, ort::kFloat, ort::kFloat, ort::kInt32, ort::kInt32,
                                                  ort::kFloat, ort::kFloat, ort::kFloat, ort::kFloat};
   static constexpr std::size_t kRequired = 5, kOutputs = 3;
+  static constexpr std::int64_t kMostHeads = 4096, kMostDim = 1024;  // what scratch and products of sizes are bounded by
   std::int64_t heads, kv_heads, dim, window;
   bool rotary;
   float scale, eps;
@@ -53,6 +54,10 @@ struct GroupedAttention {
       : heads(node.multiple("num_heads", 1)), kv_heads(node.multiple("kv_num_heads", 1)),
         dim(node.multiple("head_dim", 8)), window(node.integer("window")), rotary(false),
         scale(node.number("scale")), eps(node.number("eps")) {
+    if (heads > kMostHeads || kv_heads > kMostHeads || dim > kMostDim) {
+      refuse("more than " + std::to_string(kMostHeads) + " heads, or heads of more than " + std::to_string(kMostDim) +
+             " values, are no model's.");
+    }
     if (heads % kv_heads != 0) {
       refuse(std::to_string(heads) + " heads cannot share " + std::to_string(kv_heads) + " key heads evenly.");
     }

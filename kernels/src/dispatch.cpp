@@ -13,7 +13,11 @@ std::vector<const Path*> usable_paths() {
   std::vector<const Path*> usable;
   const Path* const best_first[] = {
 #if defined(SELFSPEC_X86)
-      &kAvx512Vnni, &kAvxVnni, &kAvx2,
+      &kAvx512Vnni,
+#if defined(SELFSPEC_AVXVNNI)
+      &kAvxVnni,
+#endif
+      &kAvx2,
 #elif defined(SELFSPEC_ARM64)
       &kNeon,
 #endif

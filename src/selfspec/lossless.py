@@ -124,6 +124,9 @@ def groups(model: Model, precision: str, prompts: Sequence[Prompt], max_new_toke
         yield Group("exact", exact, tuple(prompts), equal)
         near = tuple(Check(contender, near_ties=True) for contender in contenders)
         yield Group("not exact", Conditions(max_new_tokens), tuple(prompts), near)
+    elif model.sessions.kernels is not None:  # native: equal whether exact is asked for or not, and at no cost
+        yield Group("not exact", Conditions(max_new_tokens), tuple(prompts), equal)
+        yield Group("exact", exact, spread(prompts, _QUANTISED_PROMPTS), equal)
     else:
         fewer = spread(prompts, _QUANTISED_PROMPTS)
         beyond = (p for p in prompts if p.question_id == _BEYOND_WINDOW and p not in fewer)
