@@ -55,9 +55,8 @@ def figure_of(report: Report) -> Any:
     _verify_costs(figure.add_subplot(grid[1, 0]), report)
     _acceptance(figure.add_subplot(grid[1, 1]), rows)
     artifact, machine = report.artifact, report.machine
-    figure.suptitle(
-        f"{artifact.name} {artifact.precision}, {artifact.kernels} kernels, on {machine.cpu}, {machine.threads} thread(s)"
-    )
+    what = f"{artifact.name} {artifact.precision}, {artifact.kernels} kernels"
+    figure.suptitle(f"{what}, on {machine.cpu}, {machine.threads} thread(s)")
     return figure
 
 
