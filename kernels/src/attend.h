@@ -1,8 +1,8 @@
 // The loops of attention, written once; a path hands in its vector type V. attention.h has the arithmetic.
 // Nothing here may come from the standard library's templates: the linker would keep one copy for all paths.
 //
-// Beside what sums.h uses V offers max, add, and turn(rows, d, out): numbers d .. d + 3 of kLanes rows, out[i] holding
-// number d + i of every row.
+// Beside what sums.h uses V offers max, add, and transpose(rows, d, out): numbers d .. d + 3 of kLanes rows, out[i]
+// holding number d + i of every row.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -84,11 +84,11 @@ inline void append(const Attention& step, std::size_t row, float* queries) {
   }
 }
 
-// keys [count, dim] → turned [dim, kKeys], its first `count` columns and what rounding up makes of them: there the
+// keys [count, dim] to transposed [dim, kKeys], its first `count` columns and what rounding up makes of them: there the
 // last key is taken again, since nothing may be read behind it. Meanwhile the values, which come next, are fetched: a
 // prefetch never faults, wherever it points.
 template <class V>
-void turn_keys(const float* keys, const float* values, std::size_t count, std::size_t dim, float* turned) {
+void transpose_keys(const float* keys, const float* values, std::size_t count, std::size_t dim, float* transposed) {
   for (std::size_t j = 0; j < rounded(count); j += V::kLanes) {
     const float* rows[V::kLanes];
     for (std::size_t i = 0; i < V::kLanes; ++i) rows[i] = keys + least(j + i, count - 1) * dim;
@@ -96,13 +96,14 @@ void turn_keys(const float* keys, const float* values, std::size_t count, std::s
       const float* coming = values + j * dim + d * V::kLanes;
       for (std::size_t i = 0; i < 4 * V::kLanes; i += 16) __builtin_prefetch(coming + i, 0, 2);
       typename V::Floats four[4];
-      V::turn(rows, d, four);
-      unrolled<4>([&](auto i) SELFSPEC_INLINE { V::store(turned + (d + i) * kKeys + j, four[i]); });
+      V::transpose(rows, d, four);
+      unrolled<4>([&](auto i) SELFSPEC_INLINE { V::store(transposed + (d + i) * kKeys + j, four[i]); });
     }
   }
 }
 
-// Scores of the span into weights, and 0 into what rounding to 16 adds to it.
+// Scores of the span into weights. What rounding to 16 adds to it weighs exp(-60), the least there is, which a sum of at
+// least 1 does not feel.
 template <class V>
 void weigh(float* scores, Span span, float* largest, float* weights) {
   constexpr int kParts = kSumLanes / V::kLanes;
@@ -119,9 +120,6 @@ void weigh(float* scores, Span span, float* largest, float* weights) {
   const float top = folded<kSumLanes>(lanes, [](float a, float b) { return a > b ? a : b; });
 
   for (std::size_t j = first; j < last; ++j) scores[j] = exponential(scores[j] - top);
-  for (std::size_t j = first; j < span.first; ++j) scores[j] = 0;
-  for (std::size_t j = span.last; j < last; ++j) scores[j] = 0;
-
   unrolled<kParts>([&](auto n) SELFSPEC_INLINE { part[n] = V::repeat(0.0f); });
   for (std::size_t j = first; j < last; j += kSumLanes) {
     unrolled<kParts>([&](auto n) SELFSPEC_INLINE { part[n] = V::add(part[n], V::load(scores + j + n * V::kLanes)); });
@@ -150,14 +148,14 @@ struct Group {
 
 // Scores of the group against the keys from `from` to from + kKeys - 1 of the chunk, as far as one of its lines sees.
 template <class V>
-void score(const Attention& step, const Lines& lines, const Group& group, std::size_t from, const float* turned,
+void score(const Attention& step, const Lines& lines, const Group& group, std::size_t from, const float* transposed,
            float* scores) {
   const std::size_t last = least(group.any.last, from + kKeys);
   if (last <= most(group.any.first, from)) return;
   float* out = scores + group.line * kChunk + from;
   const std::size_t columns = rounded(last - from);
   for (std::size_t r = 0; r < group.count; ++r) std::memset(out + r * kChunk, 0, columns * sizeof(float));
-  add_products<V>({lines.queries + group.line * step.dim, step.dim, turned, kKeys, step.dim, out, kChunk, columns},
+  add_products<V>({lines.queries + group.line * step.dim, step.dim, transposed, kKeys, step.dim, out, kChunk, columns},
                   group.count);
 }
 
@@ -184,16 +182,17 @@ void mix(const Attention& step, const Group& group, const float* weights, const 
 }
 
 template <class V>
-void chunk(const Attention& step, const Lines& lines, std::size_t index, float* turned, float* scores, Sums out) {
+void chunk(const Attention& step, const Lines& lines, std::size_t index, float* transposed, float* scores, Sums out) {
   static_assert(V::kRows <= sizeof(Group::spans) / sizeof(Span));
   const std::size_t start = index * kChunk, dim = step.dim, at = (lines.kv_head * step.capacity + start) * dim;
   const std::size_t lowest = step.lowest(step.position + lines.first);
   const std::size_t end = step.position + lines.first + (lines.count - 1) / step.group() + 1;
   const std::size_t last = least(kChunk, end - start);
   for (std::size_t from = (most(lowest, start) - start) / kKeys * kKeys; from < last; from += kKeys) {
-    turn_keys<V>(step.keys + at + from * dim, step.values + at + from * dim, least(kKeys, last - from), dim, turned);
+    const std::size_t here = at + from * dim;
+    transpose_keys<V>(step.keys + here, step.values + here, least(kKeys, last - from), dim, transposed);
     for (std::size_t line = 0; line < lines.count; line += V::kRows) {
-      score<V>(step, lines, Group(step, lines, line, V::kRows, start), from, turned, scores);
+      score<V>(step, lines, Group(step, lines, line, V::kRows, start), from, transposed, scores);
     }
   }
   for (std::size_t line = 0; line < lines.count; ++line) {

@@ -19,8 +19,8 @@ Sums sums_at(const Attention& step, std::size_t lines, float* memory) {
 }
 
 void chunk(const Path& path, const Attention& step, const Lines& lines, std::size_t index, Sums out) {
-  thread_local std::vector<float> turned, scores;
-  path.attention.chunk(step, lines, index, reserve(turned, step.dim * kKeys), reserve(scores, lines.count * kChunk),
+  thread_local std::vector<float> transposed, scores;
+  path.attention.chunk(step, lines, index, reserve(transposed, step.dim * kKeys), reserve(scores, lines.count * kChunk),
                        out);
 }
 

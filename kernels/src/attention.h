@@ -20,7 +20,7 @@
 namespace selfspec {
 
 constexpr std::size_t kChunk = 128;  // positions
-constexpr std::size_t kKeys = 64;    // keys that are turned at a time; a chunk is a multiple of it
+constexpr std::size_t kKeys = 64;    // keys that are transposed at a time; a chunk is a multiple of it
 
 struct Attention {
   std::size_t heads, kv_heads, dim;
@@ -58,9 +58,10 @@ struct Sums {
 struct AttentionPath {
   // Row `row` of qkv: q, normed, turned and scaled, into queries [kv_heads, rows, group, dim]; k and v into the cache.
   void (*append)(const Attention& step, std::size_t row, float* queries);
-  // What the lines see of one chunk. turned [dim, kKeys] and scores [count, kChunk] are working memory. A line that
+  // What the lines see of one chunk. transposed [dim, kKeys] and scores [count, kChunk] are working memory. A line that
   // sees nothing of it gets no sums.
-  void (*chunk)(const Attention& step, const Lines& lines, std::size_t chunk, float* turned, float* scores, Sums out);
+  void (*chunk)(const Attention& step, const Lines& lines, std::size_t chunk, float* transposed, float* scores,
+                Sums out);
   // `chunk`, the next one that the lines see, into the sums of those before it.
   void (*merge)(const Attention& step, const Lines& lines, std::size_t chunk, Sums part, Sums into);
   // Sums of all chunks into step.mixed.

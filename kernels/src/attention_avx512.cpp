@@ -19,7 +19,7 @@ struct LanesZmm {
   static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
   static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }  // b where either is NaN
   // As in 256 bits, with four quarters.
-  static void turn(const float* const* rows, std::size_t d, Floats (&out)[4]) {
+  static void transpose(const float* const* rows, std::size_t d, Floats (&out)[4]) {
     __m512 in[4];
     for (int i = 0; i < 4; ++i) {
       in[i] = _mm512_castps128_ps512(_mm_loadu_ps(rows[i] + d));

@@ -28,7 +28,7 @@ struct LanesNeon {
   static Floats max(Floats a, Floats b) {  // b where either is NaN
     return {larger(a.first, b.first), larger(a.second, b.second)};
   }
-  static void turn_four(const float* const* rows, std::size_t d, float32x4_t (&out)[4]) {
+  static void transpose_four(const float* const* rows, std::size_t d, float32x4_t (&out)[4]) {
     const float32x4x2_t a = vtrnq_f32(vld1q_f32(rows[0] + d), vld1q_f32(rows[1] + d));
     const float32x4x2_t b = vtrnq_f32(vld1q_f32(rows[2] + d), vld1q_f32(rows[3] + d));
     out[0] = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));
@@ -36,10 +36,10 @@ struct LanesNeon {
     out[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
     out[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
   }
-  static void turn(const float* const* rows, std::size_t d, Floats (&out)[4]) {
+  static void transpose(const float* const* rows, std::size_t d, Floats (&out)[4]) {
     float32x4_t first[4], second[4];
-    turn_four(rows, d, first);
-    turn_four(rows + 4, d, second);
+    transpose_four(rows, d, first);
+    transpose_four(rows + 4, d, second);
     for (int i = 0; i < 4; ++i) out[i] = {first[i], second[i]};
   }
 };

@@ -34,7 +34,7 @@ struct LanesScalar {
   static Floats max(const Floats& a, const Floats& b) {
     return lanes([&](std::size_t i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
   }
-  static void turn(const float* const* rows, std::size_t d, Floats (&out)[4]) {
+  static void transpose(const float* const* rows, std::size_t d, Floats (&out)[4]) {
     for (std::size_t k = 0; k < 4; ++k) out[k] = lanes([&](std::size_t i) { return rows[i][d + k]; });
   }
 };

@@ -19,8 +19,8 @@ struct LanesYmm {
   static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
   static Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
   static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }  // b where either is NaN
-  // Quarter q of register i takes row 4 q + i; turned inside the quarters, register d holds number d of every row.
-  static void turn(const float* const* rows, std::size_t d, Floats (&out)[4]) {
+  // Quarter q of register i takes row 4 q + i; transposed inside the quarters, register d holds number d of every row.
+  static void transpose(const float* const* rows, std::size_t d, Floats (&out)[4]) {
     __m256 in[4];
     for (int i = 0; i < 4; ++i) {
       in[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i] + d)), _mm_loadu_ps(rows[4 + i] + d), 1);

@@ -1,5 +1,6 @@
 // Every usable path against the scalar one on pseudo-random numbers: all codes, odd tile counts, rows past a register
-// tile; attention over several chunks, with and without a window, for few rows and many. A miscompiled or misdetected path is found before it computes a token.
+// tile; attention over two chunks, with and without a window, for few rows and many. A miscompiled or misdetected path
+// is found before it computes a token.
 #include <cstring>
 
 #include "matmul.h"

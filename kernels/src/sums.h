@@ -1,5 +1,5 @@
 // c[r][x] += sum over i of a[r][i] * b[i][x], one i after the other, each a fused multiply-add: the scores of queries
-// against turned keys, and the mix of values by weights. How many rows and columns share a pass changes no sum.
+// against transposed keys, and the mix of values by weights. How many rows and columns share a pass changes no sum.
 //
 // V offers: kLanes (floats of a vector), kRows (most rows of a pass), vectors(rows) (how many a row, a power of two),
 // Floats, Half (where kLanes is 16, a type of eight lanes), and the operations used below.
