@@ -21,7 +21,7 @@ from selfspec.runtime.drafters.prompt_lookup import PromptLookup
 from selfspec.runtime.invariance import exact_passes
 from selfspec.runtime.kernels import kernel_library
 from selfspec.runtime.sampling import Sampling
-from selfspec.runtime.stack import AS_THEY_COME
+from selfspec.runtime.stack import AS_THEY_COME, Floats
 
 if TYPE_CHECKING:
     from tests.conftest import Tools, Toy
@@ -85,12 +85,23 @@ def test_hot_ranges_end_at_tiles(native: Toy) -> None:
     assert manifest.quantization.block_size == 32
 
 
-def test_a_native_artifact_computes_nearly_what_the_float_one_does(native: Toy, make_toy: Callable[..., Toy]) -> None:
-    """A layout misread gives fluent nonsense: the logits of eight bits must be near those of floats."""
-    options: dict[str, Any] = {"exit_layers": (2, 4, 5), "hot_vocab": 256}
-    floats = make_toy(precision="fp32", **options).conversation(exact=False).prefill(native.prompt)
-    found = make_toy(precision="int8", kernels="native", **options).conversation(exact=False).prefill(native.prompt)
-    assert np.abs(found - floats).max() < 0.1 * np.abs(floats).max()
+def test_every_family_computes_nearly_what_its_floats_do(
+    family: str, native_kernels: None, make_toy: Callable[..., Toy], tools: Tools
+) -> None:
+    """A window, a norm of q and k or a layout misread gives fluent nonsense that every drafter agrees with: logits of
+    eight bits must be as near to those of floats as with ONNX Runtime's kernels."""
+    spec, ids = tools.spec(family=family), np.random.default_rng(5).integers(2, 320, 60)
+
+    def logits(precision: str, kernels: str) -> Floats:
+        options: dict[str, Any] = {"exit_layers": (2, 4, 5), "hot_vocab": 256}
+        toy = make_toy(spec, precision=precision, kernels=kernels, **options)
+        conversation = toy.conversation(exact=False)
+        stack = conversation.stack
+        return stack.logits(stack.run(conversation.full_plan, stack.embed(ids), 0))
+
+    floats = logits("fp32", "ort")
+    native, ort = (float(np.abs(logits("int8", kernels) - floats).mean()) for kernels in ("native", "ort"))
+    assert 0 < native < 1.5 * ort
 
 
 def test_info_says_which_kernels(native: Toy, fp32: Toy, capsys: pytest.CaptureFixture[str]) -> None:
