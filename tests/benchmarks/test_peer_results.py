@@ -97,7 +97,7 @@ def test_table_has_a_line_for_figures_and_a_line_for_a_reason() -> None:
     found = rows([PLAIN, AUTO, *without], READY)
     assert table(found).splitlines()[2:] == [
         "| selfspec | plain | 6.0 | 100 | 1.00 | 1.00–1.00 | 3.33 | 2 of 2 |",
-        "| selfspec | auto | 20.0 | 100 | 0.30 | 0.25–0.50 | 1.00 | 2 of 2 |",
+        "| selfspec | auto | 20.0 | 100 | 0.30 | 0.06–32.43 | 1.00 | 2 of 2 |",
         "| gone | plain | cannot run: a/b |  |  |  |  |  |",
         "| far | plain | not tried on this model |  |  |  |  |  |",
     ]

@@ -60,7 +60,10 @@ def test_details() -> None:
     found = tables.fill(region("details"), {"bench-smollm2-135m-int4": BENCH})
     assert "| SmolLM2-135M int4 (ort) | plain | 10.0 |  |  |  | 1.00 | 0.000 | 13 |\n" in found
     assert "| auto | 20.0 | 1.50× [1.25, 1.75] | 0.50 | 0.90 0.80 0.70 0.60 | 2.25 | 0.012 | 13 |\n" in found
-    assert "V(m) 1: 1.00, 2: 1.25; c by exit layer 20: 0.60; prompt of 512 tokens at 1000 tok/s; sha256 01234" in found
+    assert (
+        "V(m) 1: 1.00, 2: 1.25; c by exit layer 20: 0.60; prompt of 512 tokens at 1000 tok/s; 2026-01-02, sha256 01234"
+        in found
+    )
 
 
 def test_quality_takes_resident_memory_from_the_bench() -> None:
