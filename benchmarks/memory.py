@@ -21,10 +21,11 @@ from typing import Any
 from child import run_child
 from memory_arm import SECOND
 from memory_plot import write_plot
-from results import FOLDER, machine_facts, markdown_table, write_results
+from results import FOLDER, machine_facts, write_results
 from second_model import check_second, default_second
 
 from selfspec.bench_plot import check_plot
+from selfspec.bench_table import markdown_table
 from selfspec.cli import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.runtime.artifact import open_artifact

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from selfspec.bench_table import markdown_table
 from selfspec.cli import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.runtime.artifact import open_artifact
@@ -72,12 +73,10 @@ def run(args: argparse.Namespace) -> None:
     name, precision = artifact.manifest.name, artifact.manifest.precision
     print(f"{name} {precision}, {sessions.threads} thread(s), {args.rows} row(s) behind {args.position} tokens:")
     print(f"{1000 * plain:.3f} ms a pass (median), {whole / 1000:.3f} ms under the profiler (mean)\n")
-    print("| operator | calls | µs | share |\n| --- | --- | --- | --- |")
-    for operator, micros in spent.most_common():
-        each = micros / args.steps
-        print(f"| {operator} | {calls[operator] / args.steps:.0f} | {each:.0f} | {each / whole:.1%} |")
-    rest = whole - spent.total() / args.steps
-    print(f"| between operators | | {rest:.0f} | {rest / whole:.1%} |")
+    times = [(name, f"{calls[name] / args.steps:.0f}", micros / args.steps) for name, micros in spent.most_common()]
+    times.append(("between operators", "", whole - spent.total() / args.steps))
+    rows = ([operator, count, f"{each:.0f}", f"{each / whole:.1%}"] for operator, count, each in times)
+    print(markdown_table(["operator", "calls", "µs", "share"], rows))
 
 
 def passes(sessions: Sessions, args: argparse.Namespace) -> list[float]:

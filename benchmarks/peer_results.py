@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from peer_list import NOT_TRIED, PLAIN
 from peer_process import Ready
 from peer_turns import Contender, seconds_per_token
-from results import markdown_table
 
+from selfspec.bench_table import markdown_table
 from selfspec.bootstrap import Interval, ratio_interval
 
 OURS = "selfspec"

@@ -11,6 +11,8 @@ from peer_environment import PeerError
 from peer_list import PLAIN
 from peer_workers.protocol import Answer, Request
 
+from selfspec.timing import turns
+
 _ONE_REPEAT = 4  # times slower than the fastest plain: one repeat, which is as long as all of that one's
 _FEW_PROMPTS = 8  # times slower: one prompt of _EACH too
 _EACH = 4
@@ -74,10 +76,9 @@ def take_turns(contenders: Sequence[Contender], plan: Plan, say: Callable[[str],
 
 
 def rounds(contenders: int, prompts: int, repeats: int) -> Iterator[tuple[int, int, list[int]]]:
-    """(prompt, repeat, order of the contenders): another begins each time, and every other round goes backwards."""
+    """(prompt, repeat, order of the contenders)."""
     for number in range(prompts * repeats):
-        order = [(number // 2 + turn) % contenders for turn in range(contenders)]
-        yield number // repeats, number % repeats, order[::-1] if number % 2 else order
+        yield number // repeats, number % repeats, turns(contenders, number)
 
 
 def _ask(contender: Contender, plan: Plan, prompt: Sequence[int]) -> Answer | None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 from selfspec import __version__
 from selfspec.machine import machine
+from selfspec.runtime.cache import write_whole
 from selfspec.runtime.threads import physical_cores
 
 FOLDER = Path(__file__).resolve().parent / "results"
@@ -36,20 +35,4 @@ def write_results(path: Path, data: Mapping[str, Any]) -> None:
         OSError: it cannot be written; the older file is still there.
         ValueError: a number is not finite, which JSON has no word for.
     """
-    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lines of a Markdown table, without a last newline."""
-    lines = [list(names), ["---"] * len(names), *(list(row) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    write_whole(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", mode=0o644)

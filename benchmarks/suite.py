@@ -28,6 +28,7 @@ from selfspec.artifacts import DEFAULT_FOLDER, artifact_name, ensure_artifact
 from selfspec.cli import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError, unknown_name
 from selfspec.prompts import load_prompts
+from selfspec.runtime.model import notify_stderr
 
 HERE = Path(__file__).resolve().parent
 ARTIFACTS = DEFAULT_FOLDER / "bench"
@@ -89,16 +90,12 @@ def run(args: argparse.Namespace) -> None:
         for name in names:
             started = time.perf_counter()
             STEPS[name](args)
-            say(f"{name}: {time.perf_counter() - started:.0f} s")
+            notify_stderr(f"{name}: {time.perf_counter() - started:.0f} s")
     finally:
         for path in rewrite():
-            say(f"{path}: rewritten")
+            notify_stderr(f"{path}: rewritten")
     if "bench" in names:
         report_changes(before, speed_ups())
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def bench(args: argparse.Namespace) -> None:
@@ -140,7 +137,7 @@ def synthetic(args: argparse.Namespace) -> None:
 def exported(precision: str, model: str = SMOLLM2, kernels: str = "auto") -> Path:
     """An artifact made by this run: what lies there may be an older exporter's."""
     shutil.rmtree(ARTIFACTS / artifact_name(model, precision, kernels), ignore_errors=True)
-    return ensure_artifact(ARTIFACTS, precision, say, model, kernels)
+    return ensure_artifact(ARTIFACTS, precision, notify_stderr, model, kernels)
 
 
 STEPS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -158,7 +155,7 @@ def python(arguments: Sequence[str], what: str) -> str:
     Raises:
         SelfSpecError: it failed.
     """
-    say(f"{what} ...")
+    notify_stderr(f"{what} ...")
     done = run_group([sys.executable, *arguments], stdout=subprocess.PIPE)
     if done.returncode:
         raise SelfSpecError(f"{what} failed with exit code {done.returncode}; its own message stands above.")
@@ -185,7 +182,7 @@ def report_changes(before: dict[tuple[str, str, str], float], after: dict[tuple[
         return
     key, worst = max(changes.items(), key=lambda item: abs(item[1]))
     above = sum(abs(change) > NOTEWORTHY for change in changes.values())
-    say(
+    notify_stderr(
         f"{len(changes)} speed-ups against the results before: {above} moved by more than {NOTEWORTHY:.0%}; "
         f"most {' '.join(key)}: {before[key]:.2f} to {after[key]:.2f} ({worst:+.1%})"
     )

@@ -22,9 +22,10 @@ from typing import Any
 
 from child import run_child
 from random_checkpoints import BYTES_PER_VALUE, CONFIGS, num_parameters, write_checkpoint
-from results import FOLDER, machine_facts, markdown_table, write_results
+from results import FOLDER, machine_facts, write_results
 from synthetic_steps import NEW_TOKENS, PROMPT_TOKENS
 
+from selfspec.bench_table import markdown_table
 from selfspec.cli import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError, unknown_name
 from selfspec.runtime.model import notify_stderr

@@ -17,9 +17,10 @@ from typing import Any
 import memory
 import peer_results
 import synthetic
-from results import FOLDER, markdown_table
+from results import FOLDER
 
 from selfspec.bench_rows import ALL, PLAIN
+from selfspec.bench_table import markdown_table
 from selfspec.bootstrap import Interval
 
 Results = Mapping[str, Any]
@@ -138,8 +139,7 @@ def quality(results: Results) -> str:
     rows = []
     for row in found["rows"]:
         size, kl = f"{row['weights_bytes'] / _MB:.0f} MB", f"{row['kl']:.4f}"
-        kernels = "native" if row["kernels"].startswith("selfspec") else "ort"
-        rows.append([f"{row['precision']} ({kernels})", size, f"{row['agreement']:.1%}", kl, _resident(row, results)])
+        rows.append([_stored(row), size, f"{row['agreement']:.1%}", kl, _resident(row, results)])
     head = ["", "weights.bin", "same best token", "KL divergence", "PSS, plain"]
     return f"Against fp32 on {found['rows'][0]['tokens']} tokens of its own answers:\n\n{markdown_table(head, rows)}"
 
@@ -183,7 +183,7 @@ def _peer_rows(rows: Iterable[Any]) -> list[peer_results.Row]:
 
 def _resident(row: Any, results: Results) -> str:
     """PSS of plain decoding with that very artifact, where it was measured."""
-    rows = [r for _, data in _found(results) if data["artifact"]["digest"] == row["digest"] for r in data["rows"]]
+    rows = [r for data in _benches(results) if data["artifact"]["digest"] == row["digest"] for r in data["rows"]]
     sizes = [r["pss_bytes"] for r in rows if r["test"].startswith("tg") and r["pss_bytes"]]
     return f"{sizes[0] / _MB:.0f} MB" if sizes else ""
 
@@ -198,13 +198,13 @@ def _detail(data: Any, row: Any) -> list[str]:
 def _groups(results: Results) -> dict[str, list[Any]]:
     """Conditions → what was measured under them, in the order in which it is shown."""
     groups: dict[str, list[Any]] = {}
-    for _, data in sorted(_found(results), key=lambda item: _order(item[1])):
+    for data in sorted(_benches(results), key=_order):
         groups.setdefault(_conditions(data), []).append(data)
     return groups
 
 
-def _found(results: Results) -> list[tuple[str, Any]]:
-    return [(name, data) for name, data in results.items() if name.startswith("bench-")]
+def _benches(results: Results) -> list[Any]:
+    return [data for name, data in results.items() if name.startswith("bench-")]
 
 
 def _order(data: Any) -> tuple[int, int, str]:
@@ -220,9 +220,13 @@ def _whole(data: Any) -> list[Any]:
 
 
 def _title(data: Any) -> str:
-    artifact = data["artifact"]
-    native = " (native)" if artifact["kernels"].startswith("selfspec") else " (ort)"
-    return f"{_TITLES[artifact['name']]} {artifact['precision']}{'' if artifact['precision'] == 'fp32' else native}"
+    return f"{_TITLES[data['artifact']['name']]} {_stored(data['artifact'])}"
+
+
+def _stored(artifact: Any) -> str:
+    """Precision, and whose kernels multiply in it, where there is a choice."""
+    native = artifact["kernels"].startswith("selfspec")
+    return "fp32" if artifact["precision"] == "fp32" else f"{artifact['precision']} ({'native' if native else 'ort'})"
 
 
 def _conditions(data: Any) -> str:

@@ -39,11 +39,21 @@ def write_entry(path: Path, version: int, data: dict[str, Any]) -> None:
     Raises:
         OSError: the cache cannot be written. What stood at ``path`` before still does.
     """
+    write_whole(path, json.dumps({"version": version} | data, indent=1))
+
+
+def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
+    """A file that appears whole or not at all; its folder is made, and another file of that name replaced at once.
+
+    Raises:
+        OSError: it cannot be written. What stood at ``path`` before still does.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:
         with open(handle, "w", encoding="utf-8") as file:
-            json.dump({"version": version} | data, file, indent=1)
+            file.write(text)
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any, TypeVar
@@ -67,6 +67,11 @@ def as_jsonl(report: Report) -> str:
 WRITERS: dict[str, Callable[[Report], str]] = {
     "md": markdown, "csv": as_csv, "json": as_json, "jsonl": as_jsonl,
 }  # fmt: skip
+
+
+def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines of a Markdown table, without a last newline."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *rows))
 
 
 def _parts(report: Report) -> dict[str, dict[str, Any]]:
@@ -132,9 +137,7 @@ def _cell(value: Any) -> Any:
 
 
 def _table(columns: Columns[R], rows: Sequence[R]) -> str:
-    lines = [[name for name, _ in columns], ["---"] * len(columns)]
-    lines += [[cell(row) for _, cell in columns] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table([name for name, _ in columns], ([cell(row) for _, cell in columns] for row in rows))
 
 
 def _facts(report: Report) -> list[str]:

@@ -55,15 +55,20 @@ def alternate(
 def take_turns(contenders: Sequence[C], repeats: int, run: Callable[[C], T]) -> list[list[T]]:
     """What ``run`` gives for each contender, ``repeats`` times.
 
-    They take turns, so that a noisy moment of the machine hits all alike. Every other round goes backwards, and then
-    another one begins: each comes first as often, and behind each of its neighbours.
+    They take turns, so that a noisy moment of the machine hits all alike.
     """
     results: list[list[T]] = [[] for _ in contenders]
     for repeat in range(repeats):
-        turns = [(repeat // 2 + turn) % len(contenders) for turn in range(len(contenders))]
-        for index in reversed(turns) if repeat % 2 else turns:
+        for index in turns(len(contenders), repeat):
             results[index].append(run(contenders[index]))
     return results
+
+
+def turns(contenders: int, round_number: int) -> list[int]:
+    """Who comes when. Every other round goes backwards, and then another one begins: each comes first as often, and
+    behind each of its neighbours."""
+    order = [(round_number // 2 + turn) % contenders for turn in range(contenders)]
+    return order[::-1] if round_number % 2 else order
 
 
 def _timing(contender: Contender, tokens: int, runs: Sequence[Answer]) -> Timing:

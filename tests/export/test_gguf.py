@@ -46,6 +46,11 @@ OUTPUT_NORM_NAMES = {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }  # fmt: skip
+FUSED = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attn.o_proj": ("self_attn.o_proj",), "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.down_proj": ("mlp.down_proj",),
+}  # fmt: skip
 ARCHITECTURES = {"gemma3_text": "gemma3"}  # llama.cpp's name, where it is another
 INTERLEAVED = ("llama", "granite", "smollm3")  # whose q and k the converter permutes
 TEXTS = (
@@ -310,12 +315,7 @@ def test_blocks_are_carried_over_exactly_where_they_fit(
     stored = as_stored(weights, lambda name: kind)
     for i in range(2):
         layer = f"model.layers.{i}"
-        fused = {
-            "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-            "self_attn.o_proj": ("self_attn.o_proj",), "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
-            "mlp.down_proj": ("mlp.down_proj",),
-        }  # fmt: skip
-        for name, parts in fused.items():
+        for name, parts in FUSED.items():
             expected = np.concatenate([stored[f"{layer}.{part}.weight"] for part in parts])
             np.testing.assert_array_equal(tools.dequantized(artifact, f"{layer}.{name}.weight", bits), expected)
     found = tools.dequantized(artifact, "model.embed_tokens.weight", 8)
@@ -356,12 +356,7 @@ def test_native_artifacts_hold_q4_1_exactly(
     found = dict(dequantized_linears(artifact, open_artifact(artifact).manifest))
     stored = as_stored(weights, kinds)
     layer = "model.layers.1"
-    fused = {
-        "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        "self_attn.o_proj": ("self_attn.o_proj",), "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
-        "mlp.down_proj": ("mlp.down_proj",),
-    }  # fmt: skip
-    for name, parts in fused.items():
+    for name, parts in FUSED.items():
         expected = np.concatenate([stored[f"{layer}.{part}.weight"] for part in parts])
         np.testing.assert_array_equal(found[f"{layer}.{name}.weight"], expected)
     slices = [found["lm_head.weight[0:104]"], found["lm_head.weight[104:320]"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(json, "dump", full)
+        patch.setattr(os, "replace", full)
         with pytest.raises(OSError, match="space"):
             write_entry(tmp_path / "x.json", 1, {"x": 2})
     assert read_entry(tmp_path / "x.json", 1)["x"] == 1
