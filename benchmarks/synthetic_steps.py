@@ -61,15 +61,16 @@ def run(artifact: str, threads: str) -> dict[str, Any]:
     conversation.truncate(len(ids))
     notify_stderr("costs of passes ...")
     tokens = np.asarray(ids[: max(ROW_COUNTS)], dtype=np.int64)
-    steps, head, exits = time_passes(conversation, len(ids), tokens, _TIMING_SECONDS)
-    costs = Profile(steps, head, {k: ExitProfile(seconds, (), ()) for k, seconds in exits.items()}, None)
+    timed = time_passes(conversation, len(ids), tokens, _TIMING_SECONDS)
+    exits = {k: ExitProfile(seconds, (), ()) for k, seconds in timed.exits.items()}
+    costs = Profile(timed.steps, timed.hot_head, exits, None)
     manifest = model.artifact.manifest
     return {
         "layers": manifest.model.num_layers,
         "weights_bytes": manifest.files[WEIGHTS_NAME].size,
         "prefill_tokens_per_second": len(ids) / statistics.median(prompt.seconds for prompt in prompts),
-        "step_seconds": steps[1],
-        "verify_costs": {rows: costs.verify_cost(rows) for rows in steps},
+        "step_seconds": timed.steps[1],
+        "verify_costs": {rows: costs.verify_cost(rows) for rows in timed.steps},
         "draft_costs": {layer: costs.draft_cost(layer) for layer in exits},
     } | opened | memory  # fmt: skip
 

@@ -34,6 +34,7 @@ from ..models.rope import rotary_tables
 from ..models.tensors import FLOAT_BITS, StoredTensor, TensorSpec
 from .blocks import Floats
 from .checkpoint import Checkpoint, TokenizerSource
+from .experts import count_parameters, settled_forms
 from .graphs import cut, write_graphs
 from .kernels import KERNELS, KernelChoice, choose_kernels
 from .layouts import BLOCK_SIZES, TileLayout
@@ -87,12 +88,14 @@ class ExportOptions:
 @dataclass(frozen=True, slots=True)
 class ExportReport:
     """What happened. ``exact`` and ``requantised`` count matrices by the type they had in the checkpoint;
-    ``kernels`` are those that the artifact was made for."""
+    ``kernels`` are those that the artifact was made for. ``parameters``: of the whole model, and those that one token
+    uses."""
 
     output: Path
     manifest: Manifest
     hot_coverage: float
     kernels: KernelChoice
+    parameters: tuple[int, int]
     exact: Counter[str] = field(default_factory=Counter)
     requantised: Counter[str] = field(default_factory=Counter)
 
@@ -153,7 +156,7 @@ def _write(
 ) -> ExportReport:
     config = settled_tie(checkpoint.config, checkpoint)
     family = family_of(config.model_type)
-    specs = family.tensor_specs(config)
+    specs = settled_forms(family.tensor_specs(config), checkpoint.shapes())
     check_tensors(specs, checkpoint.shapes())
     units, exits = cut(config.num_layers, options.exit_layers, options.partition)
     text = checkpoint.tokenizer_files()
@@ -191,7 +194,8 @@ def _write(
         )
     (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
-    return ExportReport(output, manifest, coverage(tokenizer, hot), chosen, writer.exact, writer.requantised)
+    parameters = count_parameters(specs, config)
+    return ExportReport(output, manifest, coverage(tokenizer, hot), chosen, parameters, writer.exact, writer.requantised)
 
 
 def _rotary(writer: WeightsWriter, config: ModelConfig) -> dict[str, StoredTensor]:

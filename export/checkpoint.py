@@ -47,7 +47,8 @@ class Checkpoint(Protocol):
         """What the file holds: 'F32', 'BF16', 'Q4_1', ..."""
 
     def read(self, name: str, start: int, stop: int) -> Floats | Blocks:
-        """Rows ``start`` to ``stop - 1``: Blocks where the file's own blocks can be carried over exactly."""
+        """Rows ``start`` to ``stop - 1``, of a tensor of three dimensions those of all its matrices in turn: Blocks
+        where the file's own blocks can be carried over exactly."""
 
     def tokenizer_files(self) -> TokenizerSource:
         """Everything known about text."""
@@ -163,6 +164,16 @@ def _shard_names(index: Path) -> list[str]:
     return sorted(set(names))
 
 
+def _rows(view: Any, shape: tuple[int, ...], start: int, stop: int) -> Any:
+    """Rows of a matrix, or of a run of matrices, without reading others."""
+    if len(shape) < 3:
+        return view[start:stop]
+    each = shape[1]
+    matrices = range(start // each, -(-stop // each))
+    runs = [view[m : m + 1, max(0, start - m * each) : min(each, stop - m * each)][0] for m in matrices]
+    return runs[0] if len(runs) == 1 else np.concatenate(runs)
+
+
 class SafetensorsCheckpoint:
     """A folder with config.json and one or more .safetensors files."""
 
@@ -223,7 +234,7 @@ class SafetensorsCheckpoint:
     def read(self, name: str, start: int, stop: int) -> Floats | Blocks:
         # Opened for each run of rows: the file is mapped, and pages once touched would stay resident, in the end all.
         with _opened(self._files[name]) as handle:
-            rows = handle.get_slice(name)[start:stop]
+            rows = _rows(handle.get_slice(name), self._shapes[name], start, stop)
         return np.ascontiguousarray(rows).astype(np.float32, copy=False)
 
     def tokenizer_files(self) -> TokenizerSource:

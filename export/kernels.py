@@ -10,6 +10,7 @@ from ..models.manifest import KERNEL_LAYOUTS, KernelFacts
 from ..models.native_kernels import NativeKernels
 from ..models.ort_kernels import OrtKernels
 from ..models.tensors import FLOAT_BITS, TensorSpec
+from .experts import padded
 from .layouts import BlockLayout, Layout, TileLayout, check_fit
 from .weights import Precision
 
@@ -75,7 +76,7 @@ def _against_native(
         return "there are no others for float32"
     if block_size not in (None, native.block_size):
         return f"native ones have blocks of {native.block_size}"
-    misfits = (native.misfit(spec) for spec in matrices)
+    misfits = (native.misfit(padded(spec, native.block_size)) for spec in matrices)
     return next((problem for problem in misfits if problem), None) or _unusable()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import CheckpointError, UsageError
 from ..models.tensors import StoredTensor, TensorSpec
 from .blocks import Blocks, Codes, Floats, pack, quantize, quantize_affine
+from .experts import padded
 from .tiles import TILE_BLOCK, TILE_ROWS, Halves, pack_tiles, tiled_shape
 from .weights_file import WeightsFile
 
@@ -31,6 +32,10 @@ class Layout(Protocol):
     def tile_rows(self) -> int:
         """Rows that lie together: matrices are written, and cut, in multiples of it."""
 
+    @property
+    def paired_experts(self) -> bool:
+        """Whether rows of an expert's gate and up alternate; else those of gate come first."""
+
     def misfit(self, spec: TensorSpec) -> str | None:
         """Why a matrix cannot be stored so, and what to do; None where it can."""
 
@@ -49,6 +54,7 @@ class BlockLayout:
 
     block_size: int = EXACT_BLOCK_SIZE
     tile_rows: int = 1
+    paired_experts: bool = True  # what MoE and QMoE call interleaved
 
     def misfit(self, spec: TensorSpec) -> str | None:
         cols = spec.shape[1]
@@ -96,6 +102,7 @@ class TileLayout:
 
     block_size: int = TILE_BLOCK
     tile_rows: int = TILE_ROWS
+    paired_experts: bool = False
 
     def misfit(self, spec: TensorSpec) -> str | None:
         for name, (rows, cols) in zip(spec.parts, spec.part_shapes, strict=True):
@@ -133,7 +140,7 @@ class TileLayout:
 def check_fit(layout: Layout, specs: Iterable[TensorSpec]) -> None:
     """Raises: UsageError for the first matrix that ``layout`` cannot store."""
     for spec in specs:
-        if (problem := layout.misfit(spec)) is not None:
+        if (problem := layout.misfit(padded(spec, layout.block_size))) is not None:
             raise UsageError(problem)
 
 

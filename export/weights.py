@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from ..models.decoder import EMBEDDING, LM_HEAD
 from ..models.tensors import FLOAT_BITS, Role, StoredTensor, TensorSpec
 from .blocks import Blocks, Floats
 from .checkpoint import Checkpoint
+from .experts import expert_chunks, padded
 from .layouts import Layout
 from .weights_file import WeightsFile
 
@@ -31,9 +32,9 @@ class Precision:
     head_bits: int
 
     def bits(self, role: Role) -> int:
-        if role is Role.VECTOR:
+        if role in (Role.VECTOR, Role.ROUTER):
             return FLOAT_BITS
-        return self.linear_bits if role is Role.LINEAR else self.head_bits
+        return self.head_bits if role in (Role.EMBEDDING, Role.HEAD) else self.linear_bits
 
     def quantises(self, spec: TensorSpec) -> bool:
         return self.bits(spec.role) != FLOAT_BITS and len(spec.shape) > 1
@@ -137,14 +138,26 @@ class WeightsWriter:
         kinds = [source.stored_type(part) for part in spec.parts]
         for kind in kinds:
             (self.exact if self._layout.keeps(kind, bits) else self.requantised)[kind] += 1
-        return self._layout.store(self._file, spec, bits, kinds, _chunks(spec, source, self._layout.tile_rows))
+        stored = padded(spec, self._layout.block_size)
+        return self._layout.store(self._file, stored, bits, kinds, self._chunks(spec, source, self._layout.block_size))
 
     def _floats(self, spec: TensorSpec, source: Checkpoint) -> StoredTensor:
         segment = self._file.begin("float32", spec.shape)
-        for chunk in _chunks(spec, source):
+        for chunk in self._chunks(spec, source, 1):
             values = _values(chunk)
             self._file.append(values + np.float32(spec.offset) if spec.offset else values)
         return StoredTensor(spec.name, spec.shape, FLOAT_BITS, segment)
+
+    def _chunks(self, spec: TensorSpec, source: Checkpoint, multiple: int) -> Iterable[Floats | Blocks]:
+        """Runs of rows of a tensor as it will be stored; the width of experts is rounded up to ``multiple``."""
+        if not spec.experts:
+            return _chunks(spec, source, self._layout.tile_rows)
+
+        def read(part: str, start: int, stop: int) -> Floats:
+            return _values(_checked(source, part, start, stop))
+
+        most_rows = _CHUNK_ELEMENTS // spec.shape[1]
+        return expert_chunks(spec, read, multiple, paired=self._layout.paired_experts, most_rows=most_rows)
 
 
 def _chunks(spec: TensorSpec, source: Checkpoint, tile_rows: int = 1) -> Iterator[Floats | Blocks]:
@@ -153,10 +166,14 @@ def _chunks(spec: TensorSpec, source: Checkpoint, tile_rows: int = 1) -> Iterato
         fitting = _CHUNK_ELEMENTS // (shape[1] if len(shape) > 1 else 1)
         step = max(1, fitting // tile_rows) * tile_rows
         for start in range(0, shape[0], step):
-            chunk = source.read(part, start, min(shape[0], start + step))
-            if not _is_finite(chunk):
-                raise CheckpointError(f"the checkpoint's {part} holds values that are not finite; no model can use it.")
-            yield chunk
+            yield _checked(source, part, start, min(shape[0], start + step))
+
+
+def _checked(source: Checkpoint, part: str, start: int, stop: int) -> Floats | Blocks:
+    chunk = source.read(part, start, stop)
+    if not _is_finite(chunk):
+        raise CheckpointError(f"the checkpoint's {part} holds values that are not finite; no model can use it.")
+    return chunk
 
 
 def _is_finite(chunk: Floats | Blocks) -> bool:

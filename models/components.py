@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import onnx_ir as ir
 
 from .graph import MICROSOFT, Dims, GraphBuilder
 from .tensors import StoredTensor
+
+if TYPE_CHECKING:
+    from .moe import SparseMLP
 
 FLOAT, INT32, INT64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
 
@@ -36,6 +39,16 @@ class Kernels(Protocol):
 
     def gated_mlp(self, g: GraphBuilder, mlp: GatedMLP, x: ir.Value) -> ir.Value:
         """All of ``mlp``; :meth:`GatedMLP.by_parts` where no operator does it at once."""
+
+    def sparse_mlp(
+        self, g: GraphBuilder, moe: SparseMLP, x: ir.Value, experts_per_token: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        """Router and experts of ``moe``, without its shared one: (update [1, T, d], selected experts [1, T, k] int32).
+
+        Only the best ``experts_per_token`` (int64 [1], between 1 and k) of each row run, and no other expert's weights
+        are read; weights are normalised over those that run. ``selected``: by falling logit, the lower index first
+        where they are equal; -1 beyond those that run.
+        """
 
 
 def linear(
@@ -113,7 +126,7 @@ class QKNorm:
 @dataclass(frozen=True, slots=True)
 class Attention:
     """One attention sublayer. ``scale`` multiplies q·k; ``window`` is how many positions are seen, None for all;
-    without ``rotary`` the layer does not turn q and k."""
+    without ``rotary`` the layer does not turn q and k; ``clip`` bounds the elements of q, k and v, behind a norm."""
 
     layer: int
     num_heads: int
@@ -127,6 +140,7 @@ class Attention:
     qk_norm: QKNorm | None = None
     rotary: Rotary | None = None
     window: int | None = None
+    clip: float | None = None
 
     def apply(self, g: GraphBuilder, kernels: Kernels, x: ir.Value, pos: Positions) -> ir.Value:
         """Causal grouped-query attention with rotary inside; reads and appends the layer's KV buffers."""
@@ -151,6 +165,9 @@ class Attention:
             return [rms_norm(g, q, norm.q, norm.eps), rms_norm(g, k, norm.k, norm.eps), v]
         return [self._head_norm(g, q, heads, norm.q, norm.eps), self._head_norm(g, k, kv_heads, norm.k, norm.eps), v]
 
+    def clipped(self, g: GraphBuilder, x: ir.Value) -> ir.Value:
+        return x if self.clip is None else g.op("Clip", [x, g.constant(-self.clip), g.constant(self.clip)])
+
     def _head_norm(self, g: GraphBuilder, x: ir.Value, heads: int, gain: StoredTensor, eps: float) -> ir.Value:
         by_head = g.op("Reshape", [x, g.constant([1, -1, heads, self.head_dim])])
         return g.op("Reshape", [rms_norm(g, by_head, gain, eps), g.constant([1, -1, heads * self.head_dim])])
@@ -158,20 +175,32 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class GatedMLP:
-    """``down(activation(gate(x)) * up(x))``, with gate and up stacked."""
+    """``down(activation(gate(x)) * up(x))``, with gate and up stacked; multiplied by ``sigmoid(sigmoid_gate · x)``
+    where there is such a row."""
 
     gate_up: StoredTensor
     down: StoredTensor
     activation: str
     gate_up_bias: StoredTensor | None = None
     down_bias: StoredTensor | None = None
+    sigmoid_gate: StoredTensor | None = None
 
     def by_parts(self, g: GraphBuilder, kernels: Kernels, x: ir.Value) -> ir.Value:
         """Two products with ONNX Runtime's activation between them."""
         both = linear(g, kernels, x, self.gate_up, self.gate_up_bias)
         gate, up = g.op_multi("Split", [both], 2, {"axis": -1, "num_outputs": 2})
         activated = _ACTIVATIONS[self.activation](g, gate)
-        return linear(g, kernels, g.op("Mul", [activated, up]), self.down, self.down_bias)
+        out = linear(g, kernels, g.op("Mul", [activated, up]), self.down, self.down_bias)
+        return self.gated(g, x, out)
+
+    def gated(self, g: GraphBuilder, x: ir.Value, out: ir.Value) -> ir.Value:
+        """``out`` times the sigmoid's gate. A sum of products, not a matrix product: those with one column may add up
+        a row otherwise beside others."""
+        if self.sigmoid_gate is None:
+            return out
+        products = g.op("Mul", [x, g.weight(self.sigmoid_gate.name, self.sigmoid_gate.codes)])
+        dot = g.op("ReduceSum", [products, g.constant([-1])], {"keepdims": 1})
+        return g.op("Mul", [out, g.op("Sigmoid", [dot])])
 
 
 def _silu(g: GraphBuilder, x: ir.Value) -> ir.Value:

@@ -12,9 +12,15 @@ from typing import Any
 
 from ..errors import ArtifactError, UnsupportedModelError, unknown_name
 
-SUPPORTED_MODEL_TYPES = ("gemma3_text", "granite", "llama", "olmo2", "qwen2", "qwen3", "smollm3")
+SUPPORTED_MODEL_TYPES = (
+    "gemma3_text", "granite", "granitemoe", "llama", "mixtral", "olmo2", "olmoe", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "smollm3",
+)  # fmt: skip
+MOE_MODEL_TYPES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 ACTIVATIONS = ("silu", "gelu_tanh")
 QK_NORMS = ("head", "projection")
+ROUTER_SOFTMAXES = ("all", "selected")
+MAX_EXPERTS = 4096
 MAX_LAYERS = 10_000  # far beyond any model; what a damaged file may say must not fill the memory
 
 
@@ -115,12 +121,60 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MoEConfig:
+    """The experts of a model. ``layers`` have them, all others a dense MLP of the model's ``intermediate_size``.
+
+    A router gives each expert a logit and the best ``experts_per_token`` (k) run, each an MLP of width ``expert_size``.
+    Their outputs are weighted by a softmax over the k logits ('selected') or over all of them ('all'), then divided by
+    their sum where ``normalize``, then multiplied by ``scale``. ``shared_size``: width of an expert that every token
+    has, 0 for none; with ``shared_gate`` its output is multiplied by a sigmoid of its own.
+    """
+
+    num_experts: int
+    experts_per_token: int
+    expert_size: int
+    layers: tuple[int, ...]
+    softmax: str = "all"
+    normalize: bool = False
+    scale: float = 1.0
+    shared_size: int = 0
+    shared_gate: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("num_experts", 1, MAX_EXPERTS),
+            ("experts_per_token", 1, self.num_experts),
+            ("expert_size", 1, 2**31 - 1),
+            ("shared_size", 0, 2**31 - 1),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise UnsupportedModelError(
+                    f"model config: {name} is {value!r}; it must be between {least} and {most}."
+                )
+        if not all(isinstance(flag, bool) for flag in (self.normalize, self.shared_gate)):
+            raise UnsupportedModelError("model config: normalize and shared_gate of experts must be true or false.")
+        _demand_positive("scale of experts", self.scale)
+        if self.softmax not in ROUTER_SOFTMAXES:
+            raise UnsupportedModelError(
+                f"model config: {unknown_name('softmax of a router', str(self.softmax), ROUTER_SOFTMAXES)}"
+            )
+        if not self.layers or list(self.layers) != sorted(set(self.layers)):
+            raise UnsupportedModelError("model config: no layer has experts, or their order is wrong.")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> MoEConfig:
+        return cls(**{**data, "layers": tuple(data["layers"])})
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A decoder-only model. Sizes are counts of elements; a feature that is absent has its neutral default.
 
     ``attention_scale`` multiplies q·k, ``logits_divisor`` divides the logits, ``qk_norm`` is an RMS norm of q and k,
     per 'head' or over the whole 'projection'. Layers in ``sliding_layers`` see the last ``sliding_window`` positions,
     their own included, and turn by ``local_rope`` where there is one; layers in ``nope_layers`` do not turn at all.
+    ``clip_qkv`` bounds the elements of q, k and v, q and k after their norm. ``moe``: None where no layer has experts.
     """
 
     model_type: str
@@ -148,6 +202,8 @@ class ModelConfig:
     sliding_layers: tuple[int, ...] = ()
     nope_layers: tuple[int, ...] = ()
     local_rope: RopeConfig | None = None
+    clip_qkv: float | None = None
+    moe: MoEConfig | None = None
 
     def __post_init__(self) -> None:
         for name in ("tie_word_embeddings", "qkv_bias", "output_bias", "mlp_bias"):
@@ -172,6 +228,15 @@ class ModelConfig:
         if self.qk_norm not in (None, *QK_NORMS):
             raise UnsupportedModelError(f"model config: {unknown_name('q/k norm', str(self.qk_norm), QK_NORMS)}")
         self._check_attention()
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        if self.moe is None:
+            return
+        if any(not isinstance(i, int) or not 0 <= i < self.num_layers for i in self.moe.layers):
+            raise UnsupportedModelError(f"model config: a layer beyond {self.num_layers - 1} has experts.")
+        if self.activation != "silu":
+            raise UnsupportedModelError(f"model config: experts with the activation {self.activation} are not supported.")
 
     def _check_attention(self) -> None:
         if self.num_attention_heads % self.num_kv_heads:
@@ -189,6 +254,10 @@ class ModelConfig:
                 raise UnsupportedModelError(f"model config: {name} names a layer beyond {self.num_layers - 1}.")
         if bool(self.sliding_layers) != (self.sliding_window is not None):
             raise UnsupportedModelError("model config: sliding layers and a sliding window go together.")
+        if self.clip_qkv is not None:
+            _demand_positive("clip_qkv", self.clip_qkv)
+            if self.qk_norm == "head":
+                raise UnsupportedModelError("model config: clip_qkv beside norms of single heads is not supported.")
         if self.sliding_window is not None and not 0 < self.sliding_window < 2**31:
             raise UnsupportedModelError(f"model config: sliding_window is {self.sliding_window}; it must be positive.")
 
@@ -209,6 +278,7 @@ class ModelConfig:
             fields["local_rope"] = None if local is None else RopeConfig.from_dict(local)
             for name in ("sliding_layers", "nope_layers"):
                 fields[name] = tuple(data.get(name, ()))
+            fields["moe"] = None if data.get("moe") is None else MoEConfig.from_dict(data["moe"])
             config = cls(**fields)
             if not isinstance(config.model_type, str):
                 raise TypeError(f"model_type is {config.model_type!r}")

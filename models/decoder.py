@@ -1,6 +1,7 @@
-"""The decoder that every supported family is: attention and gated MLP on a residual stream, each with its norms.
+"""The decoder that every supported family is: attention and gated MLP, or sparse experts, on a residual stream, each with
+its norms.
 
-What a configuration says (biases, q/k norm, windows, multipliers) decides which components are there; what it does not
+What a configuration says (biases, q/k norm, windows, experts, multipliers) decides which components are there; what it does not
 say, the place of the norms, is given to :class:`Decoder`.
 """
 
@@ -11,10 +12,23 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from .components import Attention, GatedMLP, Kernels, Positions, QKNorm, Residual, Rotary, linear, rms_norm, scaled
+from .components import (
+    INT64,
+    Attention,
+    GatedMLP,
+    Kernels,
+    Positions,
+    QKNorm,
+    Residual,
+    Rotary,
+    linear,
+    rms_norm,
+    scaled,
+)
 from .config import ModelConfig
 from .family import LOCAL_ROTARY, ROTARY, Weights
 from .graph import GraphBuilder
+from .moe import EXPERTS_INPUT, PROJECTIONS, ExpertNames, expert_specs, shared_expert, sparse_mlp
 from .tensors import Role, StoredTensor, TensorSpec
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -32,11 +46,13 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A family: where the norms of a layer are, and what is added to the weight of a norm to make its gain."""
+    """A family: where the norms of a layer are, what is added to the weight of a norm to make its gain, and where experts
+    are, if the configuration says that there are any."""
 
     attention: Norms
     mlp: Norms
     norm_offset: float = 0.0
+    experts: ExpertNames = PROJECTIONS
 
     @property
     def mlp_input(self) -> str:
@@ -50,7 +66,7 @@ class Decoder:
             specs += self._norm_specs(layer, self.attention, d)
             specs += _attention_specs(f"{layer}.self_attn", config, self.norm_offset)
             specs += self._norm_specs(layer, self.mlp, d)
-            specs += _mlp_specs(f"{layer}.mlp", config)
+            specs += self._mlp_specs(layer, config, i)
         specs.append(_single(FINAL_NORM, (d,), Role.VECTOR, self.norm_offset))
         if not config.tie_word_embeddings:
             specs.append(_single(LM_HEAD, (vocab, d), Role.HEAD))
@@ -60,6 +76,15 @@ class Decoder:
         for name in (norms.before, norms.after):
             if name is not None:
                 yield _single(f"{layer}.{name}.weight", (size,), Role.VECTOR, self.norm_offset)
+
+    def _mlp_specs(self, layer: str, config: ModelConfig, index: int) -> Iterator[TensorSpec]:
+        d, moe = config.hidden_size, config.moe
+        if moe is None or index not in moe.layers:
+            yield from _mlp_specs(f"{layer}.mlp", d, config.intermediate_size, bias=config.mlp_bias)
+            return
+        yield from expert_specs(layer, self.experts, moe, d)
+        if moe.shared_size:
+            yield from _mlp_specs(shared_expert(layer), d, moe.shared_size, bias=False)
 
     def embed(
         self, g: GraphBuilder, kernels: Kernels, config: ModelConfig, weights: Weights, ids: ir.Value
@@ -77,6 +102,10 @@ class Decoder:
         stop: int,
     ) -> ir.Value:
         pos = Positions.declare(g) if any(index % 2 == 0 for index in range(start, stop)) else None
+        sparse = () if config.moe is None else config.moe.layers
+        experts = None
+        if any(index % 2 and index // 2 in sparse for index in range(start, stop)):
+            experts = g.input(EXPERTS_INPUT, INT64, [1])
         residual = Residual(hidden)
         for index in range(start, stop):
             layer = f"model.layers.{index // 2}"
@@ -84,6 +113,9 @@ class Decoder:
             x, residual = self._enter(g, config, weights, residual, layer, norms.before)
             if pos is not None and index % 2 == 0:
                 update = _attention(config, weights, index // 2).apply(g, kernels, x, pos)
+            elif config.moe is not None and experts is not None and index // 2 in sparse:
+                moe = sparse_mlp(config.moe, weights, index // 2, config.activation)
+                update = moe.apply(g, kernels, x, experts)
             else:
                 update = kernels.gated_mlp(g, _mlp(config, weights, index // 2), x)
             if norms.after is not None:
@@ -146,10 +178,9 @@ def _attention_specs(module: str, config: ModelConfig, norm_offset: float) -> It
     yield from _stacked(module, "o_proj", {"o_proj": config.hidden_size}, q, bias=config.output_bias)
 
 
-def _mlp_specs(module: str, config: ModelConfig) -> Iterator[TensorSpec]:
-    d, ff = config.hidden_size, config.intermediate_size
-    yield from _stacked(module, "gate_up_proj", {"gate_proj": ff, "up_proj": ff}, d, bias=config.mlp_bias)
-    yield from _stacked(module, "down_proj", {"down_proj": d}, ff, bias=config.mlp_bias)
+def _mlp_specs(module: str, d: int, ff: int, *, bias: bool) -> Iterator[TensorSpec]:
+    yield from _stacked(module, "gate_up_proj", {"gate_proj": ff, "up_proj": ff}, d, bias=bias)
+    yield from _stacked(module, "down_proj", {"down_proj": d}, ff, bias=bias)
 
 
 def _attention(config: ModelConfig, weights: Weights, layer: int) -> Attention:
@@ -176,6 +207,7 @@ def _attention(config: ModelConfig, weights: Weights, layer: int) -> Attention:
         qk_norm=norm,
         rotary=rotary,
         window=config.sliding_window if sliding else None,
+        clip=config.clip_qkv,
     )
 
 

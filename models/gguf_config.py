@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from ..errors import UnsupportedModelError, unknown_name
-from .config import MAX_LAYERS, LinearScaling, ModelConfig, RopeConfig, RopeScaling, YarnScaling, check_model_type
+from .config import (
+    MAX_LAYERS,
+    MOE_MODEL_TYPES,
+    LinearScaling,
+    ModelConfig,
+    RopeConfig,
+    RopeScaling,
+    YarnScaling,
+    check_model_type,
+)
 from .foreign import Settings
 from .hf_config import yarn_attention_factor
 
@@ -35,7 +44,10 @@ def model_type_of(architecture: Any) -> str:
     Raises:
         UnsupportedModelError: this version does not implement it.
     """
-    return check_model_type(_MODEL_TYPES.get(str(architecture), architecture), _WHERE)
+    model_type = check_model_type(_MODEL_TYPES.get(str(architecture), architecture), _WHERE)
+    if model_type in MOE_MODEL_TYPES:
+        raise UnsupportedModelError(f"{_WHERE}: {model_type} has experts, which are read of Hugging Face folders only.")
+    return model_type
 
 
 def from_gguf(

@@ -39,8 +39,8 @@ class GraphBuilder:
         self._inputs.append(value)
         return value
 
-    def output(self, name: str, value: ir.Value, dims: Dims) -> None:
-        value.name, value.type, value.shape = name, ir.TensorType(ir.DataType.FLOAT), ir.Shape(dims)
+    def output(self, name: str, value: ir.Value, dims: Dims, dtype: ir.DataType = ir.DataType.FLOAT) -> None:
+        value.name, value.type, value.shape = name, ir.TensorType(dtype), ir.Shape(dims)
         self._outputs.append(value)
 
     def op(

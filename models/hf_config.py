@@ -15,6 +15,7 @@ from .config import (
     LinearScaling,
     Llama3Scaling,
     ModelConfig,
+    MoEConfig,
     RopeConfig,
     RopeScaling,
     YarnScaling,
@@ -39,18 +40,30 @@ _SHARED_KEYS = frozenset(
     "hidden_act".split()
 )
 _WINDOW_KEYS = "use_sliding_window sliding_window max_window_layers layer_types"
+# Of a router: what training it takes (jitter_noise is not applied otherwise), and what is told beside the logits.
+_ROUTER_KEYS = "num_experts_per_tok output_router_logits router_aux_loss_coef router_jitter_noise"
+_GRANITE_KEYS = "attention_bias embedding_multiplier residual_multiplier attention_multiplier logits_scaling"
+_QWEN_MOE_KEYS = (
+    f"{_ROUTER_KEYS} {_WINDOW_KEYS} num_experts norm_topk_prob moe_intermediate_size decoder_sparse_step mlp_only_layers"
+)
 _OWN_KEYS = {
     "gemma3_text": "hidden_activation query_pre_attn_scalar sliding_window sliding_window_pattern layer_types "
     "rope_local_base_freq",
-    "granite": "attention_bias mlp_bias embedding_multiplier residual_multiplier attention_multiplier logits_scaling",
+    "granite": f"mlp_bias {_GRANITE_KEYS}",
+    "granitemoe": f"num_local_experts {_GRANITE_KEYS} {_ROUTER_KEYS}",
     "llama": "attention_bias mlp_bias",
+    "mixtral": f"num_local_experts sliding_window {_ROUTER_KEYS}",
     "olmo2": "attention_bias",
+    "olmoe": f"attention_bias clip_qkv num_experts norm_topk_prob {_ROUTER_KEYS}",
     "qwen2": _WINDOW_KEYS,
+    "qwen2_moe": f"qkv_bias shared_expert_intermediate_size {_QWEN_MOE_KEYS}",
     "qwen3": f"attention_bias {_WINDOW_KEYS}",
+    "qwen3_moe": f"attention_bias {_QWEN_MOE_KEYS}",
     "smollm3": f"attention_bias mlp_bias no_rope_layers no_rope_layer_interval {_WINDOW_KEYS}",
 }
 _DEFAULT_HEAD_DIM = {"gemma3_text": 256, "qwen3": 128}  # elsewhere hidden_size ÷ num_attention_heads
-_DEFAULT_THETA = {"smollm3": 2e6}
+_DEFAULT_THETA = {"mixtral": 1e6, "smollm3": 2e6}
+_DEFAULT_EPS = {"olmoe": 1e-5}
 _TIED_BY_DEFAULT = ("gemma3_text", "smollm3")
 _ROPE_KEYS = frozenset(
     "rope_theta rope_type type factor low_freq_factor high_freq_factor original_max_position_embeddings "
@@ -102,7 +115,7 @@ def _shared(s: Settings, model_type: str) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_kv_heads": s.whole("num_key_value_heads", heads),
         "head_dim": head_dim,
-        "rms_norm_eps": s.number("rms_norm_eps"),
+        "rms_norm_eps": s.number("rms_norm_eps", _DEFAULT_EPS.get(model_type)),
         "context_length": s.whole("max_position_embeddings"),
         "tie_word_embeddings": s.flag("tie_word_embeddings", model_type in _TIED_BY_DEFAULT),
         "attention_scale": 1 / math.sqrt(head_dim) if head_dim > 0 else 0.0,
@@ -204,7 +217,11 @@ def _gemma3_ropes(s: Settings) -> tuple[RopeConfig, RopeConfig]:
 
 
 def _granite(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
-    return _llama(s, shared) | {
+    return _multipliers(s) | _llama(s, shared)
+
+
+def _multipliers(s: Settings) -> dict[str, Any]:
+    return {
         "embedding_multiplier": s.number("embedding_multiplier", 1),
         "residual_multiplier": s.number("residual_multiplier", 1),
         "attention_scale": s.number("attention_multiplier", 1),
@@ -216,13 +233,78 @@ def _olmo2(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
     return _attention_bias(s) | {"qk_norm": "projection"}
 
 
+def _mixtral(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    window = s.whole("sliding_window") if s.get("sliding_window") is not None else None
+    moe = _experts(s, "num_local_experts", shared["intermediate_size"], _every_layer(shared), normalize=True)
+    return {"moe": moe} | _sliding(s, shared, window, lambda layer: True)
+
+
+def _granitemoe(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    size, layers = shared["intermediate_size"], _every_layer(shared)
+    moe = _experts(s, "num_local_experts", size, layers, softmax="selected")
+    return _multipliers(s) | _attention_bias(s) | {"moe": moe}
+
+
+def _olmoe(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    normalize = s.flag("norm_topk_prob", False)
+    return _attention_bias(s) | {
+        "qk_norm": "projection",
+        "clip_qkv": None if s.get("clip_qkv") is None else s.number("clip_qkv"),
+        "moe": _experts(s, "num_experts", shared["intermediate_size"], _every_layer(shared), normalize=normalize),
+    }
+
+
+def _qwen2_moe(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    moe = _qwen_experts(s, shared, shared_size=s.whole("shared_expert_intermediate_size"), shared_gate=True)
+    return {"qkv_bias": s.flag("qkv_bias", True), "moe": moe} | _no_window(s, shared)
+
+
+def _qwen3_moe(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    return _attention_bias(s) | {"qk_norm": "head", "moe": _qwen_experts(s, shared)} | _no_window(s, shared)
+
+
+def _qwen_experts(s: Settings, shared: Mapping[str, Any], **more: Any) -> MoEConfig:
+    """Every ``decoder_sparse_step``-th layer has experts, those of ``mlp_only_layers`` excepted."""
+    step, dense = s.whole("decoder_sparse_step", 1), s.get("mlp_only_layers") or []
+    if step <= 0 or not isinstance(dense, list) or any(not isinstance(i, int) for i in dense):
+        raise CheckpointError(
+            f"{_WHERE}: decoder_sparse_step must be positive and mlp_only_layers a list of layer numbers."
+        )
+    layers = tuple(i for i in _every_layer(shared) if i not in dense and (i + 1) % step == 0)
+    size, normalize = s.whole("moe_intermediate_size"), s.flag("norm_topk_prob", False)
+    return _experts(s, "num_experts", size, layers, normalize=normalize, **more)
+
+
+def _experts(s: Settings, count: str, size: int, layers: tuple[int, ...], **more: Any) -> MoEConfig:
+    """``count``: under which key the number of experts stands."""
+    if not layers:
+        raise UnsupportedModelError(f"{_WHERE}: no layer of it has experts; such a model is not supported as a MoE.")
+    return MoEConfig(s.whole(count), s.whole("num_experts_per_tok"), size, layers, **more)
+
+
+def _every_layer(shared: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(range(max(0, min(shared["num_layers"], MAX_LAYERS))))
+
+
+def _no_window(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Which layers slide differs between versions of transformers, and no published model has it switched on."""
+    if s.flag("use_sliding_window", False):
+        raise UnsupportedModelError(f"{_WHERE}: use_sliding_window = true is not supported with experts.")
+    return _sliding(s, shared, None, lambda layer: False)
+
+
 _READERS: dict[str, Callable[[Settings, Mapping[str, Any]], dict[str, Any]]] = {
     "gemma3_text": _gemma3,
     "granite": _granite,
+    "granitemoe": _granitemoe,
     "llama": _llama,
+    "mixtral": _mixtral,
     "olmo2": _olmo2,
+    "olmoe": _olmoe,
     "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
     "smollm3": _smollm3,
 }
 

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from .components import Attention, GatedMLP, Positions
 from .graph import SELFSPEC, GraphBuilder
+from .moe import SparseMLP
 from .tensors import StoredTensor
 
 
@@ -29,6 +30,7 @@ class NativeKernels:
             gains = [g.weight(gain.name, gain.codes) for gain in (norm.q, norm.k)]
         elif norm is not None:  # of whole q and k: not part of the operator
             packed = g.op("Concat", attention.normed_parts(g, packed, norm), {"axis": -1})
+        packed = attention.clipped(g, packed)  # a configuration with norms of heads has no clip
         tables = attention.rotary_tables(g)
         return g.op_multi(
             "GroupedAttention",
@@ -46,7 +48,7 @@ class NativeKernels:
         if mlp.gate_up_bias is not None or mlp.down_bias is not None:
             return mlp.by_parts(g, self, x)
         rows, inner = mlp.down.shape
-        return g.op(
+        out = g.op(
             "GatedMLPTiles",
             [x, _tiles(g, mlp.gate_up), _tiles(g, mlp.down)],
             {
@@ -55,6 +57,24 @@ class NativeKernels:
             },
             SELFSPEC,
         )  # fmt: skip
+        return mlp.gated(g, x, out)
+
+    def sparse_mlp(
+        self, g: GraphBuilder, moe: SparseMLP, x: ir.Value, experts_per_token: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        update, selected = g.op_multi(
+            "SparseMLPTiles",
+            [x, g.weight(moe.router.name, moe.router.codes), experts_per_token, _tiles(g, moe.gate_up), _tiles(g, moe.down)],
+            2,
+            {
+                "bits": moe.gate_up.bits, "down_bits": moe.down.bits, "activation": moe.activation,
+                "N": moe.hidden_size, "K": moe.hidden_size, "I": moe.width, "num_experts": moe.num_experts,
+                "k": moe.experts_per_token, "softmax": moe.softmax, "normalize": int(moe.normalize),
+                "scale": float(moe.scale),
+            },
+            SELFSPEC,
+        )  # fmt: skip
+        return update, selected
 
 
 def _tiles(g: GraphBuilder, w: StoredTensor) -> ir.Value:

@@ -8,6 +8,8 @@ import onnx_ir as ir
 
 from .components import Attention, GatedMLP, Positions
 from .graph import MICROSOFT, GraphBuilder
+from .moe import SparseMLP
+from .ort_experts import sparse_mlp
 from .tensors import FLOAT_BITS, Segment, StoredTensor
 
 _INT8_ACTIVATIONS = 4  # MatMulNBits accuracy_level: activations rounded per row and block, so rows never mix
@@ -39,7 +41,11 @@ class OrtKernels:
     ) -> Sequence[ir.Value]:
         # Packed in the first input where nothing comes between projection and attention, else apart.
         norm = attention.qk_norm
-        parts = [packed, None, None] if norm is None else attention.normed_parts(g, packed, norm)
+        parts: list[ir.Value | None]
+        if norm is None:
+            parts = [attention.clipped(g, packed), None, None]
+        else:
+            parts = [attention.clipped(g, part) for part in attention.normed_parts(g, packed, norm)]
         tables = attention.rotary_tables(g)
         return g.op_multi(
             "GroupQueryAttention",
@@ -55,6 +61,11 @@ class OrtKernels:
 
     def gated_mlp(self, g: GraphBuilder, mlp: GatedMLP, x: ir.Value) -> ir.Value:
         return mlp.by_parts(g, self, x)
+
+    def sparse_mlp(
+        self, g: GraphBuilder, moe: SparseMLP, x: ir.Value, experts_per_token: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        return sparse_mlp(g, moe, x, experts_per_token)
 
 
 def _quantised_inputs(g: GraphBuilder, w: StoredTensor, *, blocked: bool) -> list[ir.Value]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..errors import UnsupportedModelError, unknown_name
 from .decoder import Decoder, Norms
 from .family import Family
+from .moe import GRANITE, MIXTRAL
 
 _PRE_NORM = Decoder(Norms("input_layernorm"), Norms("post_attention_layernorm"))
 _POST_NORM = Decoder(Norms(None, "post_attention_layernorm"), Norms(None, "post_feedforward_layernorm"))
@@ -16,10 +19,15 @@ _SANDWICH_NORM = Decoder(
 _FAMILIES: dict[str, Family] = {
     "gemma3_text": _SANDWICH_NORM,
     "granite": _PRE_NORM,
+    "granitemoe": replace(_PRE_NORM, experts=GRANITE),
     "llama": _PRE_NORM,
+    "mixtral": replace(_PRE_NORM, experts=MIXTRAL),
     "olmo2": _POST_NORM,
+    "olmoe": _PRE_NORM,
     "qwen2": _PRE_NORM,
+    "qwen2_moe": _PRE_NORM,
     "qwen3": _PRE_NORM,
+    "qwen3_moe": _PRE_NORM,
     "smollm3": _PRE_NORM,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -15,6 +16,9 @@ class Role(Enum):
     EMBEDDING = "embedding"  # gathered by row; also the LM head where the two are tied
     HEAD = "head"
     LINEAR = "linear"
+    EXPERTS_IN = "gate and up of all experts"
+    EXPERTS_OUT = "down of all experts"
+    ROUTER = "router"  # chooses experts, or gates one: always float32
     VECTOR = "vector"  # norms, biases and rotary tables: always float32
 
 
@@ -23,6 +27,8 @@ class TensorSpec:
     """A tensor to store: ``parts`` are checkpoint names, stacked by rows. Matrices are [rows, cols] = [out, in].
 
     ``offset`` is added to every element of a vector: norms whose gain is 1 + weight are stored as their gain.
+    ``experts``: how many experts the rows are of, so many each; a part of three dimensions holds them all.
+    ``alternatives``: the same tensor from parts of other names and shapes, which a checkpoint may have instead.
     """
 
     name: str
@@ -30,11 +36,18 @@ class TensorSpec:
     part_shapes: tuple[tuple[int, ...], ...]
     role: Role
     offset: float = 0.0
+    experts: int = 0
+    alternatives: tuple[TensorSpec, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of all parts together."""
-        return (sum(shape[0] for shape in self.part_shapes), *self.part_shapes[0][1:])
+        """Of all parts together, in one or two dimensions."""
+        return (sum(rows_of(shape) for shape in self.part_shapes), *self.part_shapes[0][1:][-1:])
+
+
+def rows_of(shape: tuple[int, ...]) -> int:
+    """Of a tensor seen as a matrix; a vector's elements are rows."""
+    return math.prod(shape[:-1]) if len(shape) > 1 else shape[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The controller: which drafter and how many tokens, round by round, from measured costs and observed acceptance.
 
-A drafter like any other. At most three arms: no draft, prompt lookup, and the exit that the profile expects to pay.
+A drafter like any other. At most three arms: no draft, prompt lookup, and the exit, or the pass with fewer experts, that
+the profile expects to pay.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .conversation import Conversation
 from .drafters.base import MAX_DRAFT_TOKENS, Draft, Round
 from .drafters.early_exit import EarlyExit
 from .drafters.prompt_lookup import PromptLookup
-from .exit_policy import Calibration, ExitChoice, ExitCosts, PayingRule, best_exit, exit_costs
+from .exit_policy import Calibration, ExitChoice, ExitCosts, PayingRule, best_exit, best_fewer
 from .profile import Profile, interpolate
 
 _MARGIN = 1.05  # a draft must promise this much before it replaces a plain step
@@ -125,7 +126,8 @@ class AutoDrafter:
         self._lookup = PromptLookup(max_draft_tokens)
         self._match_rates = [AcceptanceRate(p) for p in _MATCH_PRIORS]
         self._exit: ExitArm | None = None
-        promising = best_exit(profile)
+        candidates = [choice for choice in (best_exit(profile), best_fewer(profile)) if choice is not None]
+        promising = max(candidates, key=lambda choice: choice.rate, default=None)
         if promising is not None and promising.rate > _EXIT_MARGIN:
             self._exit = ExitArm(profile, promising, self._costs.verify)
         self._spent = 0.0  # units of a one-row pass
@@ -182,10 +184,9 @@ class ExitArm:
     """Early exit by a :class:`PayingRule`, and what it has brought so far."""
 
     def __init__(self, profile: Profile, choice: ExitChoice, verify: Callable[[int], float]) -> None:
-        self._costs = exit_costs(profile, choice.exit_layer, verify)
+        self._costs = choice.costs(profile, verify)
         self._drafter, self._rule = paying_exit(profile, choice, self._costs)
         self._rate = ArmRate(choice.rate)
-        self._rows = 0
 
     @property
     def rate(self) -> float:
@@ -193,13 +194,11 @@ class ExitArm:
         return self._rate.value
 
     def propose(self, conversation: Conversation, limit: int) -> Draft:
-        draft = self._drafter.propose(conversation, limit)
-        self._rows = 0 if draft.prefix is None else len(draft.prefix.hidden)
-        return draft
+        return self._drafter.propose(conversation, limit)
 
     def settle(self, result: Round, costs: CostModel) -> float:
         """Learn from a round of its own; returns what it cost."""
-        cost = costs.passes(result.seconds, self._costs.round(self._rows, result.num_drafted))
+        cost = costs.passes(result.seconds, self._costs.round(self._drafter.steps, result.num_drafted))
         self._drafter.observe(result)
         self._rate.add(len(result.tokens), cost)
         self._rule.rate = max(1.0, self.rate)
@@ -208,10 +207,11 @@ class ExitArm:
 
 def paying_exit(profile: Profile, choice: ExitChoice, costs: ExitCosts) -> tuple[EarlyExit, PayingRule]:
     """The drafter that ``choice`` describes, and the rule that it drafts by."""
-    found = profile.exits[choice.exit_layer]
+    found = choice.found(profile)
     calibration = Calibration(zip(found.confidences, found.hits, strict=True))
     rule = PayingRule(costs, calibration, max(1.0, choice.rate))
-    return EarlyExit(choice.exit_layer, choice.num_tokens, rule=rule), rule
+    fewer = choice.experts is not None
+    return EarlyExit(choice.exit_layer, choice.num_tokens, rule=rule, full_head=fewer, experts=choice.experts), rule
 
 
 def _bucket(match_length: int) -> int:

@@ -13,19 +13,21 @@ from .drafters.early_exit import DEFAULT_DRAFT_TOKENS as EARLY_EXIT_TOKENS
 from .drafters.early_exit import EarlyExit
 from .drafters.prompt_lookup import DEFAULT_DRAFT_TOKENS as LOOKUP_TOKENS
 from .drafters.prompt_lookup import PromptLookup
-from .exit_policy import best_exit, exit_costs
+from .exit_policy import best_exit
 from .profile import Profile
 
-DRAFTERS = ("none", "early-exit", "prompt-lookup", "auto")
+DRAFTERS = ("none", "early-exit", "fewer-experts", "prompt-lookup", "auto")
+_WITH_EXPERTS = ("early-exit", "fewer-experts")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """``--draft``, ``--exit-layer`` and ``--num-draft-tokens``; None where the user said nothing."""
+    """``--draft``, ``--exit-layer``, ``--num-draft-tokens`` and ``--draft-experts``; None where the user said nothing."""
 
     name: str = "auto"
     exit_layer: int | None = None
     num_draft_tokens: int | None = None
+    draft_experts: int | None = None
 
     def check(self, manifest: Manifest, *, custom: bool = False) -> None:
         """``custom``: the drafter is an object of the caller's, which no option reaches.
@@ -33,12 +35,19 @@ class DraftOptions:
         Raises:
             UsageError: an unknown drafter, an exit that does not exist, or an option without effect.
         """
-        for name, value in (("--exit-layer", self.exit_layer), ("--num-draft-tokens", self.num_draft_tokens)):
+        numbers = {
+            "--exit-layer": self.exit_layer,
+            "--num-draft-tokens": self.num_draft_tokens,
+            "--draft-experts": self.draft_experts,
+        }
+        for name, value in numbers.items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise UsageError(f"{name} {value!r}: it must be a whole number.")
         if custom:
-            if self.exit_layer is not None or self.num_draft_tokens is not None:
-                raise UsageError("exit_layer and num_draft_tokens have no effect on a drafter of your own.")
+            if any(value is not None for value in numbers.values()):
+                raise UsageError(
+                    "exit_layer, num_draft_tokens and draft_experts have no effect on a drafter of your own."
+                )
             return
         if self.name not in DRAFTERS:
             raise UsageError(unknown_name("drafter", self.name, DRAFTERS))
@@ -51,6 +60,7 @@ class DraftOptions:
                     f"--exit-layer {self.exit_layer}: this artifact has exits {known} (the last one: all layers and a "
                     "short head); export again with other --exit-layers to have others."
                 )
+        self._check_experts(manifest)
         if self.num_draft_tokens is not None:
             if self.name == "none":
                 raise UsageError("--num-draft-tokens has no effect with --draft none.")
@@ -59,6 +69,23 @@ class DraftOptions:
                     f"--num-draft-tokens {self.num_draft_tokens}: it must be between 1 and {MAX_DRAFT_TOKENS}; "
                     "to draft nothing, use --draft none."
                 )
+
+    def _check_experts(self, manifest: Manifest) -> None:
+        if self.draft_experts is not None and self.name not in _WITH_EXPERTS:
+            raise UsageError(
+                f"--draft-experts has no effect with --draft {self.name}; it goes with {' and '.join(_WITH_EXPERTS)}."
+            )
+        if self.name != "fewer-experts" and self.draft_experts is None:
+            return
+        moe = manifest.model.moe
+        if moe is None:
+            option = "--draft fewer-experts" if self.draft_experts is None else "--draft-experts"
+            raise UsageError(f"{option}: {manifest.name} ({manifest.model.model_type}) has no experts; leave it out.")
+        if self.draft_experts is not None and not 1 <= self.draft_experts <= moe.experts_per_token:
+            raise UsageError(
+                f"--draft-experts {self.draft_experts}: it must be between 1 and {moe.experts_per_token}, as many as "
+                "this model runs for a token."
+            )
 
 
 def make_drafter(
@@ -78,18 +105,29 @@ def make_drafter(
         return NoDrafter()
     if options.name == "prompt-lookup":
         return PromptLookup(count or LOOKUP_TOKENS)
+    if options.name == "fewer-experts":
+        experts = options.draft_experts or default_draft_experts(manifest)
+        return EarlyExit(manifest.model.num_layers, count or EARLY_EXIT_TOKENS, full_head=True, experts=experts)
     if options.name == "early-exit" and options.exit_layer is not None:
-        return EarlyExit(options.exit_layer, count or EARLY_EXIT_TOKENS)
+        return EarlyExit(options.exit_layer, count or EARLY_EXIT_TOKENS, experts=options.draft_experts)
     profile = measured()
     if options.name == "early-exit":
-        return _profiled_exit(profile, count)
+        return _profiled_exit(profile, count, options.draft_experts)
     return AutoDrafter(profile, count or MAX_DRAFT_TOKENS, min_rows)
 
 
-def _profiled_exit(profile: Profile, count: int | None) -> Drafter:
+def default_draft_experts(manifest: Manifest) -> int:
+    """A quarter of what the model runs for a token, at least one."""
+    return 1 if manifest.model.moe is None else max(1, manifest.model.moe.experts_per_token // 4)
+
+
+def _profiled_exit(profile: Profile, count: int | None, experts: int | None) -> Drafter:
+    """Fewer experts than measured make other confidences and costs, to which the profile's rule does not apply."""
     choice = best_exit(profile)
     if choice is None:
         raise UsageError("no exit of this artifact was measured; name one with --exit-layer.")
+    if experts is not None:
+        return EarlyExit(choice.exit_layer, count or EARLY_EXIT_TOKENS, experts=experts)
     if count is not None:
         choice = replace(choice, num_tokens=count)
-    return paying_exit(profile, choice, exit_costs(profile, choice.exit_layer))[0]
+    return paying_exit(profile, choice, choice.costs(profile))[0]

@@ -48,6 +48,7 @@ def decode(
     stopped = first in eos
     while left > 0 and not stopped:
         started = time.perf_counter()
+        conversation.stack.touched.clear()
         limit = min(left - 1, MAX_DRAFT_TOKENS)
         draft = drafter.propose(conversation, limit)
         _check_draft(draft, limit, conversation.config.vocab_size)
@@ -58,7 +59,8 @@ def decode(
         penalties = penalties.after(tokens)
         accepted = min(verdict.num_accepted, len(tokens))
         seconds = time.perf_counter() - started
-        result = Round(tokens, len(draft.tokens), accepted, seconds, _logprobs(rows, tokens, num_logprobs))
+        experts = sum(map(len, conversation.stack.touched.values()))
+        result = Round(tokens, len(draft.tokens), accepted, seconds, _logprobs(rows, tokens, num_logprobs), experts)
         drafter.observe(result)
         left -= len(tokens)
         yield result

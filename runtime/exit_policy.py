@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from .profile import ExitProfile, Profile
 
@@ -106,11 +107,23 @@ class PayingRule:
 
 @dataclass(frozen=True, slots=True)
 class ExitChoice:
-    """An exit, the longest draft from it, and what that promises: tokens per one-row pass."""
+    """An exit, the longest draft from it, and what that promises: tokens per one-row pass. With ``experts``, the exit
+    is behind all layers, of which each runs so many a token, and the whole head."""
 
     exit_layer: int
     num_tokens: int
     rate: float
+    experts: int | None = None
+
+    def found(self, profile: Profile) -> ExitProfile:
+        """What was measured of it."""
+        return profile.exits[self.exit_layer] if self.experts is None else profile.fewer[self.experts]
+
+    def costs(self, profile: Profile, verify: Callable[[int], float] | None = None) -> ExitCosts:
+        """See :func:`exit_costs` and :func:`fewer_costs`."""
+        if self.experts is None:
+            return exit_costs(profile, self.exit_layer, verify)
+        return fewer_costs(profile, self.experts, verify)
 
 
 def exit_costs(profile: Profile, exit_layer: int, verify: Callable[[int], float] | None = None) -> ExitCosts:
@@ -119,25 +132,57 @@ def exit_costs(profile: Profile, exit_layer: int, verify: Callable[[int], float]
     return ExitCosts(step, min(1.0, max(0.0, step - head)), verify or profile.verify_cost)
 
 
+def fewer_costs(profile: Profile, experts: int, verify: Callable[[int], float] | None = None) -> ExitCosts:
+    """Costs of a step with so many experts a token. Nothing of it is of use to verification."""
+    step = profile.fewer[experts].seconds / profile.step_seconds[1]
+    return ExitCosts(step, 0.0, verify or profile.verify_cost)
+
+
 def best_exit(profile: Profile) -> ExitChoice | None:
     """The exit and draft length that the profile expects most of; None where no exit was measured.
 
     Every generation asks, and the replays take a tenth of a second: they are done once a profile.
     """
-    return _best_exit(tuple(profile.step_seconds.items()), profile.hot_head_seconds, tuple(profile.exits.items()))
+    return _best(_Measured.of(profile), False)
+
+
+def best_fewer(profile: Profile) -> ExitChoice | None:
+    """The same of drafts with fewer experts; None where none was measured."""
+    return _best(_Measured.of(profile), True)
+
+
+class _Measured(NamedTuple):
+    """A profile's measurements, hashable."""
+
+    steps: tuple[tuple[int, float], ...]
+    hot_head: float
+    exits: tuple[tuple[int, ExitProfile], ...]
+    fewer: tuple[tuple[int, ExitProfile], ...]
+
+    @classmethod
+    def of(cls, profile: Profile) -> _Measured:
+        return cls(
+            tuple(profile.step_seconds.items()),
+            profile.hot_head_seconds,
+            tuple(profile.exits.items()),
+            tuple(profile.fewer.items()),
+        )
 
 
 @lru_cache(maxsize=16)
-def _best_exit(
-    steps: tuple[tuple[int, float], ...], hot_head_seconds: float, exits: tuple[tuple[int, ExitProfile], ...]
-) -> ExitChoice | None:
-    profile = Profile(dict(steps), hot_head_seconds, dict(exits), None)
-    choices = [
-        ExitChoice(k, tokens, replay(found, exit_costs(profile, k), tokens))
-        for k, found in exits
+def _best(measured: _Measured, with_fewer: bool) -> ExitChoice | None:
+    profile = Profile(dict(measured.steps), measured.hot_head, dict(measured.exits), None, dict(measured.fewer))
+    if with_fewer:
+        layers = max(profile.exits, default=0)
+        choices = [ExitChoice(layers, 0, 0.0, k) for k in profile.fewer]
+    else:
+        choices = [ExitChoice(k, 0, 0.0) for k in profile.exits]
+    tried = [
+        replace(choice, num_tokens=tokens, rate=replay(choice.found(profile), choice.costs(profile), tokens))
+        for choice in choices
         for tokens in range(1, MAX_EXIT_TOKENS + 1)
     ]
-    return max(choices, key=lambda choice: choice.rate, default=None)
+    return max(tried, key=lambda choice: choice.rate, default=None)
 
 
 def replay(found: ExitProfile, costs: ExitCosts, limit: int) -> float:

@@ -48,9 +48,10 @@ class SamplingOptions(TypedDict, total=False):
 class GenerationOptions(SamplingOptions, total=False):
     """What :meth:`Model.stream` and :meth:`Model.generate` can be told.
 
-    ``max_new_tokens``: at most this many (256). ``draft``: 'auto', 'none', 'early-exit', 'prompt-lookup', or a drafter
-    of your own. ``exit_layer``: for 'early-exit'; by default exit and length are those that the profile found best.
-    ``num_draft_tokens``: longest draft of a round.
+    ``max_new_tokens``: at most this many (256). ``draft``: 'auto', 'none', 'early-exit', 'fewer-experts',
+    'prompt-lookup', or a drafter of your own. ``exit_layer``: for 'early-exit'; by default exit and length are those
+    that the profile found best. ``num_draft_tokens``: longest draft of a round. ``draft_experts``: how many experts a
+    token a draft runs; by default 'fewer-experts' runs a quarter of the model's and 'early-exit' all.
 
     ``temperature`` 0 (the default) is greedy; then only penalties have an effect. Sampling takes the ``top_k`` most
     likely tokens (0: all), of those the smallest set that reaches ``top_p`` (1: all), of those what is at least
@@ -67,6 +68,7 @@ class GenerationOptions(SamplingOptions, total=False):
     draft: str | Drafter
     exit_layer: int | None
     num_draft_tokens: int | None
+    draft_experts: int | None
     stop: Sequence[str] | None
     logprobs: int | None
     exact: bool | None
@@ -127,6 +129,7 @@ class Model:
         draft: str | Drafter = "auto",
         exit_layer: int | None = None,
         num_draft_tokens: int | None = None,
+        draft_experts: int | None = None,
         stop: Sequence[str] | None = (),
         logprobs: int | None = None,
         exact: bool | None = None,
@@ -142,7 +145,8 @@ class Model:
         chosen = self._checked_sampling(sampling)
         check_logprobs(logprobs)
         stop_strings = StopStrings(stop or ())
-        options = DraftOptions(draft if isinstance(draft, str) else "custom", exit_layer, num_draft_tokens)
+        name = draft if isinstance(draft, str) else "custom"
+        options = DraftOptions(name, exit_layer, num_draft_tokens, draft_experts)
         options.check(self.artifact.manifest, custom=not isinstance(draft, str))
         used = self.conversation(exact=bool(exact)) if conversation is None else conversation
         self._check_conversation(used, exact)

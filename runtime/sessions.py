@@ -38,6 +38,10 @@ def expected_interfaces(manifest: Manifest) -> dict[str, tuple[Shapes, Shapes]]:
             inputs[f"past_key_values.{key}"] = outputs[f"present.{key}"] = buffer
         if layers:
             inputs |= {"seqlens_k": (1,), "total_sequence_length": (1,)}
+        if config.moe is not None:
+            sparse = [i // 2 for i in range(unit.start, unit.stop) if i % 2 and i // 2 in config.moe.layers]
+            outputs |= {f"selected_experts.{i}": (1, None, config.moe.experts_per_token) for i in sparse}
+            inputs |= {"experts_per_token": (1,)} if sparse else {}
         interfaces[unit.graph] = (inputs, outputs)
     for graph, ranges in ((head.hot_graph, head.hot_ranges), (head.rest_graph, head.rest_ranges)):
         if graph is not None:

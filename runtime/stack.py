@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -24,14 +25,16 @@ _KEPT_ROWS = 32  # bindings for at most this many rows are kept; longer passes a
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which sublayers to run, ascending: 2i is the attention of layer i, 2i+1 its MLP."""
+    """Which sublayers to run, ascending: 2i is the attention of layer i, 2i+1 its MLP. ``experts``: how many of a
+    row's best experts run in each of them; None for as many as the model has."""
 
     sublayers: tuple[int, ...]
+    experts: int | None = None
 
     @classmethod
-    def layers(cls, start: int, stop: int) -> Plan:
+    def layers(cls, start: int, stop: int, experts: int | None = None) -> Plan:
         """Whole layers ``start`` to ``stop - 1``."""
-        return cls(tuple(range(2 * start, 2 * stop)))
+        return cls(tuple(range(2 * start, 2 * stop)), experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class _Pass:
         self._session = session
         self._binding = session.io_binding()
         self.arrays: dict[str, NDArray[np.generic]] = {}
+        self.selected: dict[int, NDArray[np.int32]] = {}
+        """Layer → [1, rows, k]: each row's experts, best first, -1 for none."""
 
     def bind_input(self, name: str, array: NDArray[np.generic]) -> None:
         self.arrays[name] = array  # the OrtValue aliases the array, which must outlive it
@@ -119,10 +124,15 @@ class Stack:
         self._kv = kv
         self._split = passes
         self._bound: dict[tuple[str, int], _Pass] = {}
-        self._scratch: dict[tuple[str, str], NDArray[np.float32]] = {}
+        self._scratch: dict[tuple[str, str], NDArray[Any]] = {}
         self._generation = kv.generation
         self._seqlens_k = np.zeros(1, dtype=np.int32)
         self._total = np.zeros(1, dtype=np.int32)
+        moe = self._manifest.model.moe
+        self._most_experts = 0 if moe is None else moe.experts_per_token
+        self._experts = np.zeros(1, dtype=np.int64)
+        self.touched: dict[int, set[int]] = {}
+        """Layer → its experts that have run since this was last emptied."""
         self._routes: dict[Plan, tuple[Unit, ...]] = {}
         self.hot_ids: Ids = np.concatenate([np.arange(a, b) for a, b in self._manifest.head.hot_ranges])
         """Column of ``hot_logits`` → token id."""
@@ -141,9 +151,10 @@ class Stack:
 
         Raises:
             ContextLengthError: the rows do not fit the context. Nothing was written.
-            UsageError: the plan splits a graph.
+            UsageError: the plan splits a graph, or asks for a number of experts that the model cannot run.
         """
         route = self._route(plan)
+        self._experts[0] = self._most_experts if plan.experts is None else plan.experts
         self._kv.reserve(position + len(hidden))
         if self._generation != self._kv.generation:
             self._bound.clear()
@@ -163,6 +174,9 @@ class Stack:
             bound = self._pass(unit.graph, rows)
             bound.arrays["hidden"][0, :n] = hidden
             bound.run()
+            for layer, selected in bound.selected.items():
+                ran = selected[0, :n]
+                self.touched.setdefault(layer, set()).update(ran[ran >= 0].tolist())
             hidden = bound.arrays["hidden_out"][0, :n]  # type: ignore[assignment]
         return hidden.copy()
 
@@ -191,6 +205,8 @@ class Stack:
 
     def _route(self, plan: Plan) -> tuple[Unit, ...]:
         if plan not in self._routes:
+            if plan.experts is not None and not 1 <= plan.experts <= self._most_experts:
+                raise UsageError(f"a pass with {plan.experts} experts a token: this model has {self._most_experts}.")
             wanted = set(plan.sublayers)
             route = tuple(u for u in self._manifest.units if wanted.issuperset(range(u.start, u.stop)))
             covered = {i for u in route for i in range(u.start, u.stop)}
@@ -224,23 +240,31 @@ class Stack:
                 bound.bind_input(node.name, self._seqlens_k)
             elif node.name == "total_sequence_length":
                 bound.bind_input(node.name, self._total)
+            elif node.name == "experts_per_token":
+                bound.bind_input(node.name, self._experts)
             elif node.name == "input_ids":
                 bound.bind_input(node.name, np.zeros((1, rows), dtype=np.int64))
             else:
                 bound.bind_input(node.name, self._rows(graph, node.name, rows, node.shape[-1]))
         for node in session.get_outputs():
-            if not node.name.startswith("present."):
+            if node.name.startswith("selected_experts."):
+                selected = self._rows(graph, node.name, rows, node.shape[-1], np.int32)
+                bound.bind_output(node.name, selected)
+                bound.selected[int(node.name.split(".")[1])] = selected
+            elif not node.name.startswith("present."):
                 bound.bind_output(node.name, self._rows(graph, node.name, rows, node.shape[-1]))
         return bound
 
-    def _rows(self, graph: str, name: str, rows: int, width: int) -> NDArray[np.float32]:
+    def _rows(
+        self, graph: str, name: str, rows: int, width: int, dtype: type[np.generic] = np.float32
+    ) -> NDArray[Any]:
         """[1, rows, width] for one input or output. Passes of any number of rows share the memory, since one runs at a
         time: logits of 1, 2, ... 16 rows over a large vocabulary would add up. Untouched rows cost nothing."""
         if rows > _KEPT_ROWS:
-            return np.empty((1, rows, width), dtype=np.float32)
+            return np.empty((1, rows, width), dtype=dtype)
         key = (graph, name)
         if key not in self._scratch:
-            self._scratch[key] = np.zeros((1, _KEPT_ROWS, width), dtype=np.float32)
+            self._scratch[key] = np.zeros((1, _KEPT_ROWS, width), dtype=dtype)
         return self._scratch[key][:, :rows]
 
 

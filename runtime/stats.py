@@ -25,6 +25,8 @@ class Stats:
     accepted_tokens: int
     reused_prompt_tokens: int = 0
     """Of the prompt's, those whose KV rows the conversation already had."""
+    touched_experts: int = 0
+    """Summed over rounds: experts that ran in a round, each counted once in each layer. 0 where there are none."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -39,6 +41,11 @@ class Stats:
     @property
     def tokens_per_round(self) -> float:
         return max(0, self.generated_tokens - 1) / self.rounds if self.rounds else 0.0
+
+    @property
+    def experts_per_round(self) -> float:
+        """Distinct experts of all layers that a round reads."""
+        return self.touched_experts / self.rounds if self.rounds else 0.0
 
     @classmethod
     def of(
@@ -60,10 +67,11 @@ class Stats:
             drafted_tokens=sum(r.num_drafted for r in all_rounds),
             accepted_tokens=sum(r.num_accepted for r in all_rounds),
             reused_prompt_tokens=reused_prompt_tokens,
+            touched_experts=sum(r.experts for r in all_rounds),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        derived = ("tokens_per_second", "acceptance_rate", "tokens_per_round")
+        derived = ("tokens_per_second", "acceptance_rate", "tokens_per_round", "experts_per_round")
         return asdict(self) | {name: getattr(self, name) for name in derived}
 
 

@@ -63,7 +63,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.4, "logits_scaling": 3.0,
     },
     "olmo2": {"attention_bias": False},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 12, "router_jitter_noise": 0.1},
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 4, "norm_topk_prob": False, "clip_qkv": 2.0},
+    "qwen2_moe": {
+        "num_experts": 8, "num_experts_per_tok": 4, "norm_topk_prob": False, "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 64, "decoder_sparse_step": 1, "mlp_only_layers": [1],
+    },
+    "qwen3_moe": {
+        "num_experts": 8, "num_experts_per_tok": 4, "norm_topk_prob": True, "moe_intermediate_size": 64,
+        "decoder_sparse_step": 2, "mlp_only_layers": [], "attention_bias": False,
+    },
+    "granitemoe": {
+        "num_local_experts": 4, "num_experts_per_tok": 2, "attention_bias": False, "embedding_multiplier": 1.5,
+        "residual_multiplier": 0.7, "attention_multiplier": 0.4, "logits_scaling": 3.0,
+    },
 }  # fmt: skip
+MOE_FAMILIES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 _NORMS = {
     "gemma3_text": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
                     "post_feedforward_layernorm"),
@@ -99,6 +114,8 @@ class ToySpec:
     """Whether the tokenizer puts a beginning-of-sequence token in front of a text."""
     config: dict[str, Any] = field(default_factory=dict)
     """Further keys of config.json."""
+    fused: bool = False
+    """Whether the checkpoint is laid out as :func:`fused_experts` has it."""
 
     def hf_config(self) -> dict[str, Any]:
         return {
@@ -109,6 +126,66 @@ class ToySpec:
             "max_position_embeddings": self.context, "rope_theta": 10000.0, "rope_scaling": self.rope_scaling,
             "tie_word_embeddings": self.tied, "bos_token_id": BOS, "eos_token_id": self.eos,
         } | FAMILIES[self.family] | self.config  # fmt: skip
+
+
+Matrix = Callable[[int, int, float], NDArray[np.float32]]
+
+
+def sparse_layers(spec: ToySpec) -> tuple[int, ...]:
+    """Layers with experts, by the config's own keys."""
+    if spec.family not in MOE_FAMILIES:
+        return ()
+    config = spec.hf_config()
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
+    return tuple(i for i in range(spec.layers) if (i + 1) % step == 0 and i not in dense)
+
+
+def _expert_weights(spec: ToySpec, layer: str, matrix: Matrix, gain: float) -> Weights:
+    """Router, experts and a shared expert, one tensor a matrix where the family has such a layout."""
+    config, d = spec.hf_config(), spec.hidden
+    count = config.get("num_experts") or config["num_local_experts"]
+    ff = config.get("moe_intermediate_size", spec.ff)
+    experts = [(matrix(ff, d, 1), matrix(ff, d, 1), matrix(d, ff, gain)) for _ in range(count)]
+    router = matrix(count, d, 2)
+    if spec.family == "granitemoe":
+        return {
+            f"{layer}.block_sparse_moe.router.layer.weight": router,
+            f"{layer}.block_sparse_moe.input_linear.weight": np.stack([np.concatenate(e[:2]) for e in experts]),
+            f"{layer}.block_sparse_moe.output_linear.weight": np.stack([e[2] for e in experts]),
+        }
+    mixtral = spec.family == "mixtral"
+    module = f"{layer}.block_sparse_moe" if mixtral else f"{layer}.mlp"
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    weights = {f"{module}.gate.weight": router}
+    for e, matrices in enumerate(experts):
+        weights |= {f"{module}.experts.{e}.{n}.weight": m for n, m in zip(names, matrices, strict=True)}
+    if shared := config.get("shared_expert_intermediate_size"):
+        weights |= {
+            f"{module}.shared_expert.gate_proj.weight": matrix(shared, d, 1),
+            f"{module}.shared_expert.up_proj.weight": matrix(shared, d, 1),
+            f"{module}.shared_expert.down_proj.weight": matrix(d, shared, gain),
+            f"{module}.shared_expert_gate.weight": matrix(1, d, 2),
+        }
+    return weights
+
+
+def fused_experts(weights: Weights) -> Weights:
+    """The same checkpoint as transformers 5 lays it out: the experts of a layer in two tensors of three dimensions."""
+    fused, downs, ups = Weights(), dict[str, list[Array]](), dict[str, list[Array]]()
+    for name, values in weights.items():
+        before, _, after = name.partition(".experts.")
+        if not after:
+            renamed = name.replace(".block_sparse_moe.gate.", ".mlp.gate.")
+            renamed = renamed.replace("input_linear.weight", "experts.gate_up_proj")
+            renamed = renamed.replace("output_linear.weight", "experts.down_proj")
+            fused[renamed.replace("router.layer.", "router.")] = values
+            continue
+        part = downs if after.endswith(("w2.weight", "down_proj.weight")) else ups
+        part.setdefault(before.replace("block_sparse_moe", "mlp"), []).append(values)
+    for module in ups:  # gate and up of an expert follow each other
+        pairs = [np.concatenate(pair) for pair in zip(ups[module][::2], ups[module][1::2], strict=True)]
+        fused |= {f"{module}.experts.gate_up_proj": np.stack(pairs), f"{module}.experts.down_proj": np.stack(downs[module])}
+    return fused
 
 
 def toy_weights(spec: ToySpec) -> Weights:
@@ -125,6 +202,8 @@ def toy_weights(spec: ToySpec) -> Weights:
     d, q, kv = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     qk_norms = {
         "qwen3": (spec.head_dim, spec.head_dim),
+        "qwen3_moe": (spec.head_dim, spec.head_dim),
+        "olmoe": (q, kv),
         "gemma3_text": (spec.head_dim, spec.head_dim),
         "olmo2": (q, kv),
     }
@@ -141,11 +220,17 @@ def toy_weights(spec: ToySpec) -> Weights:
             f"{layer}.self_attn.k_proj.weight": matrix(kv, d, spec.attention),
             f"{layer}.self_attn.v_proj.weight": matrix(kv, d, 1),
             f"{layer}.self_attn.o_proj.weight": matrix(d, q, gain),
-            f"{layer}.mlp.gate_proj.weight": matrix(spec.ff, d, 1),
-            f"{layer}.mlp.up_proj.weight": matrix(spec.ff, d, 1),
-            f"{layer}.mlp.down_proj.weight": matrix(d, spec.ff, gain),
         }
-        biased = ["q_proj", "k_proj", "v_proj"] if spec.family == "qwen2" or config.get("attention_bias") else []
+        if i in sparse_layers(spec):
+            weights |= _expert_weights(spec, layer, matrix, gain)
+        else:
+            weights |= {
+                f"{layer}.mlp.gate_proj.weight": matrix(spec.ff, d, 1),
+                f"{layer}.mlp.up_proj.weight": matrix(spec.ff, d, 1),
+                f"{layer}.mlp.down_proj.weight": matrix(d, spec.ff, gain),
+            }
+        qkv_bias = spec.family in ("qwen2", "qwen2_moe") or config.get("attention_bias")
+        biased = ["q_proj", "k_proj", "v_proj"] if qkv_bias else []
         biased += ["o_proj"] if config.get("attention_bias") else []
         biased = [f"self_attn.{name}" for name in biased]
         biased += [f"mlp.{name}_proj" for name in ("gate", "up", "down")] if config.get("mlp_bias") else []
@@ -185,7 +270,8 @@ def write_checkpoint(
     """A Hugging Face folder: config, tokenizer, generation config and one or more safetensors files."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-    weights: dict[str, Array] = {name: w.astype(kind) for name, w in toy_weights(spec).items()}
+    laid_out = fused_experts(toy_weights(spec)) if spec.fused else toy_weights(spec)
+    weights: dict[str, Array] = {name: w.astype(kind) for name, w in laid_out.items()}
     if shards == 1:
         save_file(weights, folder / "model.safetensors")
     else:
@@ -394,6 +480,9 @@ class Tools:
     stored = staticmethod(stored_tensors)
     dequantized = staticmethod(dequantized)
     families = FAMILIES
+    moe_families = MOE_FAMILIES
+    sparse_layers = staticmethod(sparse_layers)
+    fused = staticmethod(fused_experts)
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "granite without biases": {"family": "granite", "config": {"attention_bias": False, "mlp_bias": False}},
     "olmo2": {"family": "olmo2"},
     "olmo2 with biases": {"family": "olmo2", "config": {"attention_bias": True}},
+    "granitemoe": {"family": "granitemoe", "tied": True, "embedding": 0.1},
+    "granitemoe as transformers 5 names it": {"family": "granitemoe", "fused": True},
+    "mixtral": {"family": "mixtral"},
+    "mixtral, fused, without a window": {"family": "mixtral", "fused": True, "config": {"sliding_window": None}},
+    "mixtral, every expert for every token": {"family": "mixtral", "config": {"num_experts_per_tok": 4}},
+    "olmoe": {"family": "olmoe", "tied": True, "embedding": 0.1},
+    "olmoe, fused, normalised": {"family": "olmoe", "fused": True, "config": {"norm_topk_prob": True, "clip_qkv": None}},
+    "qwen2_moe": {"family": "qwen2_moe"},
+    "qwen2_moe, fused, normalised": {
+        "family": "qwen2_moe", "fused": True,
+        "config": {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 3},
+    },
+    "qwen3_moe": {"family": "qwen3_moe", "head_dim": 32},
+    "qwen3_moe, fused, not normalised": {
+        "family": "qwen3_moe", "fused": True, "config": {"norm_topk_prob": False, "num_experts_per_tok": 1},
+    },
 }  # fmt: skip
 
 

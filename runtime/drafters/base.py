@@ -41,6 +41,7 @@ class Round:
     """One draft-verify round: ``tokens`` were committed, the first ``num_accepted`` of them drafted.
 
     ``seconds`` is drafting and verification together. ``logprobs``: one a token, where they were asked for.
+    ``experts``: how many ran at all, in draft or verification, each counted once in each layer.
     """
 
     tokens: tuple[int, ...]
@@ -48,6 +49,7 @@ class Round:
     num_accepted: int
     seconds: float
     logprobs: tuple[TokenLogprobs, ...] = ()
+    experts: int = 0
 
 
 class Drafter(Protocol):

@@ -3,6 +3,9 @@
 The exit's hidden states and the shallow layers' KV rows are the target's own, so verification starts from them.
 No head is trained here: final norm and LM head are applied at the exit as they are. Leaving after the last layer is an
 exit too: then only the head is short, and verification only has to score the rest of the vocabulary.
+
+Of a model with experts, a draft may run fewer of them. From the first layer that has some on its rows are then not the
+target's, so that verification begins at layer 0 and overwrites them.
 """
 
 from __future__ import annotations
@@ -62,19 +65,26 @@ class EarlyExit:
         rule: StopRule | None = None,
         full_head: bool = False,
         sampling: Sampling | None = None,
+        experts: int | None = None,
     ) -> None:
         """Args:
         rule: how far to draft, at most ``num_draft_tokens``; by default a :class:`Threshold`.
         full_head: score the whole vocabulary, as an identity draft must.
         sampling: draw drafted tokens from the exit's distribution instead of taking the best.
+        experts: how many of a token's best experts run in each layer; None: as many as the model runs.
         """
         self.exit_layer = exit_layer
         self._limit = num_draft_tokens
         self._rule: StopRule = Threshold() if rule is None else rule
         self._full_head = full_head
         self._sampling = sampling
-        self._plan = Plan.layers(0, exit_layer)
+        self._plan = Plan.layers(0, exit_layer, experts)
         self._drafted: list[tuple[int, float]] = []  # tokens and confidences, a dropped one included
+
+    @property
+    def steps(self) -> int:
+        """Draft steps of the last proposal, that of a dropped token included."""
+        return len(self._drafted)
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
         limit = min(max_tokens, self._limit)
@@ -95,7 +105,7 @@ class EarlyExit:
             tokens.append(token)
             if proposal is not None:
                 q.append(proposal)
-        prefix = Prefix(self.exit_layer, hidden[:rows]) if rows else None
+        prefix = Prefix(self.exit_layer, hidden[:rows]) if rows and self._plan.experts is None else None
         return Draft(tuple(tokens), None if self._sampling is None else tuple(q), prefix)
 
     def _choose(

@@ -101,6 +101,8 @@ def bench(model: Model, settings: Settings) -> Report:
     """
     for draft in settings.drafts:
         draft_options(draft).check(model.artifact.manifest)
+    if settings.predict is not None and model.artifact.manifest.model.moe is not None:
+        raise UsageError("--predict knows no experts: how many a pass reads depends on the text. Leave it out.")
     _check_fits(model, settings)
     passes = works(model.artifact)
     read_bytes = passes.step.weight_bytes

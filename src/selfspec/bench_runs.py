@@ -61,6 +61,10 @@ class PromptRun(Run):
         return self.seconds / self.tokens
 
 
+NUMBERED = ("early-exit:K", "early-exit:K:N", "fewer-experts:N")
+"""Forms of a drafter's name that say after which layer K, or with how many experts N a token."""
+
+
 class TimedDrafter:
     """Another drafter, with what it proposed and how long that took."""
 
@@ -82,17 +86,22 @@ class TimedDrafter:
 
 
 def draft_options(name: str) -> DraftOptions:
-    """What ``name`` asks for: a drafter, or 'early-exit:K' for the exit after layer K.
+    """What ``name`` asks for: a drafter, 'early-exit:K' for the exit after layer K, 'early-exit:K:N' for the same with N
+    experts a token, or 'fewer-experts:N'.
 
     Raises:
-        UsageError: there is no such drafter, or K is no number.
+        UsageError: there is no such drafter, or what stands behind it is no number.
     """
-    drafter, colon, layer = name.partition(":")
-    if not colon and drafter in DRAFTERS:
-        return DraftOptions(drafter)
-    if drafter == "early-exit" and layer.isdecimal() and layer.isascii() and len(layer) < 6:
-        return DraftOptions(drafter, exit_layer=int(layer))
-    raise UsageError(f"--draft: {unknown_name('drafter', name, (*DRAFTERS, 'early-exit:K'))}")
+    drafter, *numbers = name.split(":")
+    if drafter in DRAFTERS and all(n.isdecimal() and n.isascii() and len(n) < 6 for n in numbers):
+        values = [int(n) for n in numbers]
+        if not values:
+            return DraftOptions(drafter)
+        if drafter == "early-exit" and len(values) <= 2:
+            return DraftOptions(drafter, exit_layer=values[0], draft_experts=values[1] if values[1:] else None)
+        if drafter == "fewer-experts" and len(values) == 1:
+            return DraftOptions(drafter, draft_experts=values[0])
+    raise UsageError(f"--draft: {unknown_name('drafter', name, (*DRAFTERS, *NUMBERED))}")
 
 
 def random_ids(model: Model, count: int) -> list[int]:

@@ -18,10 +18,11 @@ from .errors import ArtifactError, SelfSpecError, UsageError, one_line
 from .generating import add_model, add_options, context_sentence, logprobs_of, options_of, statistics_line
 from .runtime.artifact import compare_files
 from .runtime.drafting import DRAFTERS
-from .runtime.exit_policy import best_exit
+from .runtime.exit_policy import best_exit, best_fewer
 from .runtime.generation import TokenStream
 from .runtime.model import Model, load
 from .runtime.stats import peak_rss_bytes
+from .work import works
 
 _INTERRUPTED = 130
 
@@ -137,7 +138,8 @@ def _add_bench(commands: Any) -> None:
         "-o", "--output", choices=("md", "csv", "json", "jsonl"), default="md", help="form of the table (default: md)"
     )
     sub.add_argument(
-        "--draft", metavar="D,D,...", help=f"compare with plain, in turns: {', '.join((*DRAFTERS, 'early-exit:K'))}"
+        "--draft", metavar="D,D,...", help=f"compare with plain, in turns: {', '.join((*DRAFTERS, 'early-exit:K'))}; of experts "
+        "fewer-experts:N and early-exit:K:N",
     )
     sub.add_argument(
         "--prompts",
@@ -241,6 +243,7 @@ def _info(args: argparse.Namespace) -> None:
         "layers": f"{config.num_layers} of width {config.hidden_size}, {config.num_attention_heads} heads, "
         f"{config.num_kv_heads} key/value heads",
         "vocabulary": f"{config.vocab_size} tokens, {hot} of them hot",
+        **_expert_rows(model),
         "context": f"{config.context_length} tokens",
         "weights": f"{stored}; from {quantization.source}",
         "exit layers": ", ".join(map(str, manifest.exit_layers)) or "none",
@@ -254,6 +257,20 @@ def _info(args: argparse.Namespace) -> None:
         print(f"{key:14} {value}")
     if profile is not None:
         _print_profile(model)
+
+
+def _expert_rows(model: Model) -> dict[str, str]:
+    """What ``selfspec info`` says of a model with experts beside what it says of any."""
+    moe = model.artifact.manifest.model.moe
+    if moe is None:
+        return {}
+    shared = f", and one of {moe.shared_size} for every token" if moe.shared_size else ""
+    plain, drafted = (works(model.artifact, k).step.weight_bytes / 1e6 for k in (None, 1))
+    return {
+        "experts": f"{moe.num_experts} of width {moe.expert_size} in {len(moe.layers)} layers, {moe.experts_per_token} "
+        f"a token{shared}",
+        "token reads": f"{plain:.1f} MB of weights; drafted with 1 expert {drafted:.1f} MB",
+    }
 
 
 def _profile(args: argparse.Namespace) -> None:
@@ -281,12 +298,21 @@ def _print_profile(model: Model) -> None:
     for k, found in profile.exits.items():
         cost = profile.draft_cost(k)
         print(f"exit {k:<9} costs {cost:.2f} of a pass, predicts {found.agreement:.2f} of the model's tokens")
+    for k, found in profile.fewer.items():
+        cost = found.seconds / profile.step_seconds[1]
+        print(f"{k} expert(s){'':<4} cost {cost:.2f} of a pass, predict {found.agreement:.2f} of the model's tokens")
     best = best_exit(profile)
     if best is not None:
         layers = model.artifact.manifest.model.num_layers
         print(
             f"early-exit     best after layer {best.exit_layer} of {layers}, at most {best.num_tokens} token(s) a "
             f"round: {best.rate:.2f} x plain by what was measured"
+        )
+    fewer = best_fewer(profile)
+    if fewer is not None:
+        print(
+            f"fewer-experts  best with {fewer.experts}, at most {fewer.num_tokens} token(s) a round: {fewer.rate:.2f} x "
+            "plain by what was measured"
         )
     passes = profile.exact_passes
     if passes is None:

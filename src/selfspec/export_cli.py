@@ -133,6 +133,9 @@ def print_report(report: ExportReport) -> None:
             f"{len(manifest.units)} blocks, exit layers {', '.join(map(str, manifest.exit_layers)) or 'none'}"
         )
     ]
+    total, active = report.parameters
+    used = "" if active == total else f", of which a token uses {active / 1e6:,.0f} million"
+    lines.append(f"{total / 1e6:,.0f} million parameters{used}")
     if manifest.quantization.bits == 32:
         lines.append(f"matrices as float32, from {manifest.quantization.source or 'the checkpoint'}")
     else:

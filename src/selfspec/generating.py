@@ -22,6 +22,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="no chat template, even where the model has one")
     parser.add_argument("--draft", choices=DRAFTERS, default="auto", help="how to draft (default: auto)")
     parser.add_argument("--exit-layer", type=int, metavar="K", help="draft with the first K layers (with early-exit)")
+    parser.add_argument(
+        "--draft-experts", type=int, metavar="N",
+        help="of a model with experts: draft with N a token (default: with fewer-experts a quarter, with early-exit all)",
+    )  # fmt: skip
     parser.add_argument("--num-draft-tokens", type=int, metavar="N", help="longest draft of a round")
     parser.add_argument(
         "--max-new-tokens", type=int, default=DEFAULT_MAX_NEW_TOKENS, metavar="N",
@@ -52,6 +56,7 @@ def options_of(args: argparse.Namespace) -> GenerationOptions:
         "draft": args.draft,
         "exit_layer": args.exit_layer,
         "num_draft_tokens": args.num_draft_tokens,
+        "draft_experts": args.draft_experts,
         "stop": args.stop,
         "temperature": args.temperature,
         "top_k": args.top_k,
@@ -66,12 +71,13 @@ def options_of(args: argparse.Namespace) -> GenerationOptions:
 
 def statistics_line(stats: Stats, finish_reason: str) -> str:
     """One generation in one line."""
+    experts = f", {stats.experts_per_round:.1f} experts per round" if stats.touched_experts else ""
     reused = f" ({stats.reused_prompt_tokens} reused)" if stats.reused_prompt_tokens else ""
     return (
         f"prompt {stats.prompt_tokens} tokens{reused}, TTFT {1000 * stats.ttft_seconds:.0f} ms | "
         f"{stats.generated_tokens} tokens ({finish_reason}), {stats.tokens_per_second:.1f} tok/s | "
         f"{stats.rounds} rounds, acceptance rate {stats.acceptance_rate:.2f} "
-        f"({stats.accepted_tokens} of {stats.drafted_tokens}), {stats.tokens_per_round:.2f} tokens per round | "
+        f"({stats.accepted_tokens} of {stats.drafted_tokens}), {stats.tokens_per_round:.2f} tokens per round{experts} | "
         f"peak RSS {peak_rss_bytes() / 1e6:.0f} MB"
     )
 

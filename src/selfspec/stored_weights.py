@@ -35,13 +35,45 @@ def _matrices(node: ir.Node, folder: Path) -> Iterator[tuple[str, Floats]]:
     if node.op_type == "FusedMatMul":
         yield str(_value(node, 1).name), _read(_value(node, 1), folder).astype(np.float32)
     elif node.op_type == "MatMulNBits":
-        yield str(_value(node, 1).name).removesuffix(".codes"), _blocks(node, folder)
+        yield _name(node, 1), _blocks(node, folder)
     elif node.op_type == "MatMulTiles":
         yield _tiles(node, 1, folder, _integer(node, "N"), _integer(node, "K"), "bits")
     elif node.op_type == "GatedMLPTiles":
         inner = _integer(node, "I")
         yield _tiles(node, 1, folder, 2 * inner, _integer(node, "K"), "bits")
         yield _tiles(node, 2, folder, _integer(node, "N"), inner, "down_bits")
+    elif node.op_type == "SparseMLPTiles":
+        inner, experts = _integer(node, "I"), _integer(node, "num_experts")
+        yield _tiles(node, 3, folder, experts * 2 * inner, _integer(node, "K"), "bits")
+        yield _tiles(node, 4, folder, experts * _integer(node, "N"), inner, "down_bits")
+    elif node.op_type == "MoE":
+        yield _name(node, 2), _apart(_read(_value(node, 2), folder).astype(np.float32))
+        down = _read(_value(node, 4), folder).astype(np.float32)
+        yield _name(node, 4), down.reshape(-1, down.shape[-1])
+    elif node.op_type == "QMoE":
+        bits, size = _integer(node, "expert_weight_bits"), _integer(node, "block_size")
+        gate_up, down = (_experts(node, folder, inputs, bits, size) for inputs in ((2, 3, 11), (5, 6, 12)))
+        yield _name(node, 2), _apart(gate_up)
+        yield _name(node, 5), down.reshape(-1, down.shape[-1])
+
+
+def _name(node: ir.Node, index: int) -> str:
+    return str(_value(node, index).name).removesuffix(".codes")
+
+
+def _apart(paired: Floats) -> Floats:
+    """[E, 2 · width, d] of alternating rows of gate and up → [E · 2 · width, d], an expert's gate first."""
+    experts, rows, cols = paired.shape
+    return paired.reshape(experts, rows // 2, 2, cols).transpose(0, 2, 1, 3).reshape(-1, cols)
+
+
+def _experts(node: ir.Node, folder: Path, inputs: tuple[int, int, int], bits: int, size: int) -> Floats:
+    """[E, out, in] of an operand of QMoE: its codes, scales and, where there are some, zero points."""
+    codes, scales = (_read(_value(node, index), folder) for index in inputs[:2])
+    zeros = node.inputs[inputs[2]] if inputs[2] < len(node.inputs) else None
+    rows = codes.shape[0] * codes.shape[1]
+    flat = None if zeros is None else _read(zeros, folder).reshape(rows, -1)
+    return _dequantized(codes.reshape(rows, -1), scales.reshape(rows, -1), flat, bits, size).reshape(*codes.shape[:2], -1)
 
 
 def _value(node: ir.Node, index: int) -> ir.Value:
@@ -57,16 +89,22 @@ def _integer(node: ir.Node, name: str) -> int:
 
 def _blocks(node: ir.Node, folder: Path) -> Floats:
     """A matrix in MatMulNBits' layout."""
-    bits, size = _integer(node, "bits"), _integer(node, "block_size")
     rows, cols = _integer(node, "N"), _integer(node, "K")
-    codes = _unpack(_read(_value(node, 1), folder).reshape(rows, -1), bits).reshape(rows, -1, size)
-    scales = _read(_value(node, 2), folder).astype(np.float32)[..., None]
-    zeros: NDArray[np.float32] | float = float(2 ** (bits - 1))
-    if len(node.inputs) > 3:
-        packed = _unpack(_read(_value(node, 3), folder).reshape(rows, -1), bits)
-        zeros = packed[:, : codes.shape[1], None].astype(np.float32)
-    weights = (codes.astype(np.float32) - zeros) * scales
-    return np.asarray(weights, dtype=np.float32).reshape(rows, -1)[:, :cols]
+    codes, scales = (_read(_value(node, index), folder).reshape(rows, -1) for index in (1, 2))
+    zeros = _read(_value(node, 3), folder).reshape(rows, -1) if len(node.inputs) > 3 else None
+    return _dequantized(codes, scales, zeros, _integer(node, "bits"), _integer(node, "block_size"))[:, :cols]
+
+
+def _dequantized(
+    codes: NDArray[np.generic], scales: NDArray[np.generic], zeros: NDArray[np.generic] | None, bits: int, size: int
+) -> Floats:
+    """[rows, columns] of packed codes and zero points, and of scales, each [rows, ...]."""
+    grouped = _unpack(codes, bits).reshape(*scales.shape, size).astype(np.float32)
+    middle: NDArray[np.float32] | float = float(2 ** (bits - 1))
+    if zeros is not None:
+        middle = _unpack(zeros, bits)[:, : scales.shape[1], None].astype(np.float32)
+    weights = (grouped - middle) * scales.astype(np.float32)[..., None]
+    return np.asarray(weights, dtype=np.float32).reshape(len(codes), -1)
 
 
 def _tiles(node: ir.Node, index: int, folder: Path, rows: int, cols: int, bits_name: str) -> tuple[str, Floats]:

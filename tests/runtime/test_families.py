@@ -19,7 +19,10 @@ from selfspec.runtime.sampling import Sampling
 if TYPE_CHECKING:
     from tests.conftest import Tools, Toy
 
-FAMILIES = ("gemma3_text", "granite", "llama", "olmo2", "qwen2", "qwen3", "smollm3")
+FAMILIES = (
+    "gemma3_text", "granite", "granitemoe", "llama", "mixtral", "olmo2", "olmoe", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "smollm3",
+)  # fmt: skip
 LAYERS = 6
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "early exit 2": lambda: EarlyExit(2, 4, rule=Threshold(0.0)),
