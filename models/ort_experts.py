@@ -1,12 +1,13 @@
 """Sparse experts by ONNX Runtime's own operators: routing in standard ones, experts in MoE (float32) or QMoE.
 
-Both operators pick the k best of the scores they are given and weigh experts by a softmax over those. They are given
-the router's logits where a row's expert shall run and ``_NOWHERE`` elsewhere: an expert whose weight underflows to zero
-is never run and its weights are never read, so that one graph serves every number of experts up to k.
+Both operators would choose and weigh experts themselves, and then add up a row's experts in an order that depends on
+the other rows. So a row comes to them once for each of its experts, with no other to choose from, and is weighed and
+added up behind them. The rest of the experts is never read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -16,19 +17,21 @@ from .graph import MICROSOFT, GraphBuilder
 from .moe import SparseMLP
 from .tensors import FLOAT_BITS, Segment, StoredTensor
 
-_NOWHERE = -1e30
 _INT8_ACTIVATIONS = 4  # QMoE accuracy_level, as that of MatMulNBits
 # SwiGLU as every family has it: gate * sigmoid(gate) * up. The defaults of both attributes have been others.
-_SWIGLU = {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
+_ATTRIBUTES = {
+    "k": 1, "activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0,
+    "normalize_routing_weights": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """``scores`` [T, E] for the operators; ``total`` [T, 1]: what the weights of a row add up to, None where that is 1;
-    ``selected`` [1, T, k] int32."""
+    """``experts`` [T, k'] int64 and their ``weights`` [T, k', 1], k' as the graph is told; ``selected`` [1, T, k] int32:
+    the same experts, -1 behind them."""
 
-    scores: ir.Value
-    total: ir.Value | None
+    experts: ir.Value
+    weights: ir.Value
     selected: ir.Value
 
 
@@ -36,18 +39,16 @@ def sparse_mlp(
     g: GraphBuilder, moe: SparseMLP, x: ir.Value, experts_per_token: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
     """See :meth:`~selfspec.models.components.Kernels.sparse_mlp`. Rows of gate and up must lie in pairs."""
-    rows = g.op("Reshape", [x, g.constant([-1, moe.hidden_size])])
-    routing = _route(g, moe, rows, experts_per_token)
-    shared = {"k": moe.experts_per_token, "normalize_routing_weights": 1} | _SWIGLU
-    if moe.gate_up.bits == FLOAT_BITS:
-        gate_up, down = _floats(g, moe, moe.gate_up), _floats(g, moe, moe.down)
-        out = g.op("MoE", [rows, routing.scores, gate_up, None, down], shared, MICROSOFT)
-    else:
-        out = _quantised(g, moe, rows, routing.scores, shared)
-    if routing.total is not None:
-        out = g.op("Mul", [out, routing.total])
-    out = g.op("Reshape", [scaled(g, out, moe.scale), g.constant([1, -1, moe.hidden_size])])
-    return out, routing.selected
+    d = moe.hidden_size
+    routing = _route(g, moe, g.op("Reshape", [x, g.constant([-1, d])]), experts_per_token)
+    by_row = g.op("Reshape", [x, g.constant([-1, 1, d])])
+    repeats = g.op("Concat", [g.constant([1]), experts_per_token, g.constant([1])], {"axis": 0})
+    tokens = g.op("Reshape", [g.op("Expand", [by_row, repeats]), g.constant([-1, d])])
+    out = (_floats if moe.gate_up.bits == FLOAT_BITS else _quantised)(g, moe, tokens, routing.experts)
+    shape = g.op("Concat", [g.constant([-1]), experts_per_token, g.constant([d])], {"axis": 0})
+    weighed = g.op("Mul", [g.op("Reshape", [out, shape]), routing.weights])
+    total = g.op("ReduceSum", [weighed, g.constant([1])], {"keepdims": 0})
+    return g.op("Reshape", [scaled(g, total, moe.scale), g.constant([1, -1, d])]), routing.selected
 
 
 def _route(g: GraphBuilder, moe: SparseMLP, rows: ir.Value, experts_per_token: ir.Value) -> Routing:
@@ -55,41 +56,60 @@ def _route(g: GraphBuilder, moe: SparseMLP, rows: ir.Value, experts_per_token: i
     router = g.weight(moe.router.name, moe.router.codes)
     logits = g.op("FusedMatMul", [rows, router], {"transB": 1}, MICROSOFT)
     best, indices = g.op_multi("TopK", [logits, g.constant([k])], 2)  # the lower index first where logits are equal
+
+    def first(values: ir.Value) -> ir.Value:
+        return g.op("Slice", [values, g.constant([0]), experts_per_token, g.constant([1])])
+
+    experts = first(indices)
+    if moe.weights_sum_to_one:
+        weights = g.op("Softmax", [first(best)], {"axis": -1})
+    else:
+        weights = g.op("GatherElements", [g.op("Softmax", [logits], {"axis": -1}), experts], {"axis": 1})
     runs = g.op("Less", [g.constant(list(range(k))), experts_per_token])
-    nowhere = g.constant(_NOWHERE)
-    everywhere = g.op("Expand", [nowhere, g.op("Shape", [logits])])
-    scores = g.op("ScatterElements", [everywhere, indices, g.op("Where", [runs, best, nowhere])], {"axis": 1})
     selected = g.op("Cast", [g.op("Where", [runs, indices, g.constant([-1])])], {"to": INT32})
-    selected = g.op("Unsqueeze", [selected, g.constant([0])])
-    total = None
-    if not moe.weights_sum_to_one:
-        shares = g.op("GatherElements", [g.op("Softmax", [logits], {"axis": -1}), indices], {"axis": 1})
-        kept = g.op("Where", [runs, shares, g.constant(0.0)])
-        total = g.op("ReduceSum", [kept, g.constant([-1])], {"keepdims": 1})
-    return Routing(scores, total, selected)
+    return Routing(
+        experts, g.op("Unsqueeze", [weights, g.constant([2])]), g.op("Unsqueeze", [selected, g.constant([0])])
+    )
 
 
-def _floats(g: GraphBuilder, moe: SparseMLP, w: StoredTensor) -> ir.Value:
-    rows, cols = w.shape
-    shape = (moe.num_experts, rows // moe.num_experts, cols)
-    return g.weight(w.name, Segment("float32", shape, w.codes.offset))
+def _choices(g: GraphBuilder, moe: SparseMLP, experts: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """(experts [N], scores [N, E] of which the best is the token's expert), N tokens with one expert each."""
+    flat = g.op("Reshape", [experts, g.constant([-1])])
+    off_on = g.op("Constant", [], {"value_floats": [0.0, 1.0]})
+    return flat, g.op("OneHot", [flat, g.constant([moe.num_experts]), off_on])
 
 
-def _quantised(
-    g: GraphBuilder, moe: SparseMLP, rows: ir.Value, scores: ir.Value, shared: dict[str, object]
-) -> ir.Value:
+def _floats(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, experts: ir.Value) -> ir.Value:
+    """A product with one row takes another kernel than one with more, of other bits: the only token of an expert is
+    given to it twice."""
+    flat, scores = _choices(g, moe, experts)
+    counts = g.op("Gather", [g.op("ReduceSum", [scores, g.constant([0])], {"keepdims": 0}), flat])
+    lonely = g.op("Less", [counts, g.constant(2.0)])
+    doubled = [
+        g.op("Concat", [values, g.op("Compress", [values, lonely], {"axis": 0})], {"axis": 0})
+        for values in (tokens, scores)
+    ]
+    matrices = [
+        g.weight(w.name, _by_expert(moe, w.codes)) for w in (moe.gate_up, moe.down)
+    ]
+    out = g.op("MoE", [*doubled, matrices[0], None, matrices[1]], _ATTRIBUTES, MICROSOFT)
+    count = g.op("Shape", [tokens], {"start": 0, "end": 1})
+    return g.op("Slice", [out, g.constant([0]), count, g.constant([0])])
+
+
+def _quantised(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, experts: ir.Value) -> ir.Value:
     check_fast(moe)
-    up_codes, up_scales, up_zeros = _parts(g, moe, moe.gate_up)
-    down_codes, down_scales, down_zeros = _parts(g, moe, moe.down)
+    up, down = moe.gate_up, moe.down
+    up_codes, up_scales, up_zeros = _parts(g, moe, up)
+    down_codes, down_scales, down_zeros = _parts(g, moe, down)
+    _, scores = _choices(g, moe, experts)
     inputs = [
-        rows, scores, up_codes, up_scales, None, down_codes, down_scales, None, None, None, None, up_zeros, down_zeros,
+        tokens, scores, up_codes, up_scales, None, down_codes, down_scales, None, None, None, None, up_zeros, down_zeros,
     ]  # fmt: skip
-    attributes = {
-        "expert_weight_bits": moe.gate_up.bits,
-        "block_size": moe.gate_up.block_size,
-        "accuracy_level": _INT8_ACTIVATIONS,
-    }
-    return g.op("QMoE", inputs, shared | attributes, MICROSOFT)
+    attributes: Mapping[str, object] = {
+        "expert_weight_bits": up.bits, "block_size": up.block_size, "accuracy_level": _INT8_ACTIVATIONS,
+    }  # fmt: skip
+    return g.op("QMoE", inputs, {**_ATTRIBUTES, **attributes}, MICROSOFT)
 
 
 def check_fast(moe: SparseMLP) -> None:
@@ -106,13 +126,15 @@ def check_fast(moe: SparseMLP) -> None:
 
 
 def _parts(g: GraphBuilder, moe: SparseMLP, w: StoredTensor) -> list[ir.Value | None]:
-    """Codes, scales and zero points with a dimension of experts in front."""
+    """Codes, scales and zero points, None where there are none."""
+    segments = {"codes": w.codes, "scales": w.scales, "zero_points": w.zero_points}
+    return [
+        None if segment is None else g.weight(f"{w.name}.{name}", _by_expert(moe, segment))
+        for name, segment in segments.items()
+    ]
 
-    def by_expert(name: str, segment: Segment | None) -> ir.Value | None:
-        if segment is None:
-            return None
-        rows, cols = segment.shape
-        shape = (moe.num_experts, rows // moe.num_experts, cols)
-        return g.weight(f"{w.name}.{name}", Segment(segment.dtype, shape, segment.offset))
 
-    return [by_expert("codes", w.codes), by_expert("scales", w.scales), by_expert("zero_points", w.zero_points)]
+def _by_expert(moe: SparseMLP, segment: Segment) -> Segment:
+    """The same bytes with a dimension of experts in front."""
+    rows, cols = segment.shape
+    return Segment(segment.dtype, (moe.num_experts, rows // moe.num_experts, cols), segment.offset)

@@ -74,7 +74,7 @@ def test_gguf_rope_divisors_are_kept() -> None:
         ({"llama.expert_count": 8}, "llama.expert_count"),
         ({"llama.attention.sliding_window": 4096}, "sliding_window"),
         ({"llama.attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
-        ({"general.architecture": "gemma2"}, "unknown model type 'gemma2': known are gemma3_text, granite, llama"),
+        ({"general.architecture": "gemma2"}, "unknown model type 'gemma2': known are gemma3_text, granite, granitemoe"),
         ({"general.architecture": ...}, "unknown model type"),
         ({"llama.attention.head_count": 0}, "0 attention heads"),
     ],

@@ -81,7 +81,7 @@ def test_rope_as_transformers_5_writes_it(smollm2: ModelConfig) -> None:
             "partial_rotary_factor",
         ),
         ({"rope_scaling": LLAMA3_SCALING | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ({"model_type": "qwen9"}, "unknown model type 'qwen9': known are gemma3_text, granite, llama"),
+        ({"model_type": "qwen9"}, "unknown model type 'qwen9': known are gemma3_text, granite, granitemoe"),
         ({"model_type": "lama"}, "Did you mean 'llama'"),
         ({"model_type": None}, "unknown model type"),
         ({"head_dim": 60}, "head_dim is 60.*multiple of 16"),
