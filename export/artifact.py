@@ -195,7 +195,9 @@ def _write(
     (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
     parameters = count_parameters(specs, config)
-    return ExportReport(output, manifest, coverage(tokenizer, hot), chosen, parameters, writer.exact, writer.requantised)
+    return ExportReport(
+        output, manifest, coverage(tokenizer, hot), chosen, parameters, writer.exact, writer.requantised
+    )
 
 
 def _rotary(writer: WeightsWriter, config: ModelConfig) -> dict[str, StoredTensor]:

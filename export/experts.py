@@ -31,7 +31,9 @@ def count_parameters(specs: Iterable[TensorSpec], config: ModelConfig) -> tuple[
     """(all of a model's, those that one token uses: of experts, as many as run for it)."""
     sizes = [(math.prod(spec.shape), spec.experts) for spec in specs]
     running = 1 if config.moe is None else config.moe.experts_per_token
-    return sum(size for size, _ in sizes), sum(size * running // experts if experts else size for size, experts in sizes)
+    return sum(size for size, _ in sizes), sum(
+        size * running // experts if experts else size for size, experts in sizes
+    )
 
 
 def padded(spec: TensorSpec, multiple: int) -> TensorSpec:
@@ -50,9 +52,7 @@ def _rounded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def expert_chunks(
-    spec: TensorSpec, read: Reader, multiple: int, *, paired: bool, most_rows: int
-) -> Iterator[Floats]:
+def expert_chunks(spec: TensorSpec, read: Reader, multiple: int, *, paired: bool, most_rows: int) -> Iterator[Floats]:
     """Runs of the rows of :func:`padded`, at most ``most_rows`` of the checkpoint's a run, or one block of them.
 
     Zeros are added behind the rows of gate and of up, and behind the columns of down: such a neuron's output is

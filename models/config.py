@@ -236,7 +236,9 @@ class ModelConfig:
         if any(not isinstance(i, int) or not 0 <= i < self.num_layers for i in self.moe.layers):
             raise UnsupportedModelError(f"model config: a layer beyond {self.num_layers - 1} has experts.")
         if self.activation != "silu":
-            raise UnsupportedModelError(f"model config: experts with the activation {self.activation} are not supported.")
+            raise UnsupportedModelError(
+                f"model config: experts with the activation {self.activation} are not supported."
+            )
 
     def _check_attention(self) -> None:
         if self.num_attention_heads % self.num_kv_heads:

@@ -1,8 +1,8 @@
-"""The decoder that every supported family is: attention and gated MLP, or sparse experts, on a residual stream, each with
-its norms.
+"""The decoder that every supported family is: attention and gated MLP, or sparse experts, on a residual stream, each
+with its norms.
 
-What a configuration says (biases, q/k norm, windows, experts, multipliers) decides which components are there; what it does not
-say, the place of the norms, is given to :class:`Decoder`.
+What a configuration says (biases, q/k norm, windows, experts, multipliers) decides which components are there; what it
+does not say, the place of the norms and where a layer keeps its experts, is given to :class:`Decoder`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A family: where the norms of a layer are, what is added to the weight of a norm to make its gain, and where experts
-    are, if the configuration says that there are any."""
+    """A family: where the norms of a layer are, what is added to the weight of a norm to make its gain, and where
+    experts are, if the configuration says that there are any."""
 
     attention: Norms
     mlp: Norms

@@ -44,7 +44,8 @@ _WINDOW_KEYS = "use_sliding_window sliding_window max_window_layers layer_types"
 _ROUTER_KEYS = "num_experts_per_tok output_router_logits router_aux_loss_coef router_jitter_noise"
 _GRANITE_KEYS = "attention_bias embedding_multiplier residual_multiplier attention_multiplier logits_scaling"
 _QWEN_MOE_KEYS = (
-    f"{_ROUTER_KEYS} {_WINDOW_KEYS} num_experts norm_topk_prob moe_intermediate_size decoder_sparse_step mlp_only_layers"
+    f"{_ROUTER_KEYS} {_WINDOW_KEYS} num_experts norm_topk_prob moe_intermediate_size decoder_sparse_step "
+    "mlp_only_layers"
 )
 _OWN_KEYS = {
     "gemma3_text": "hidden_activation query_pre_attn_scalar sliding_window sliding_window_pattern layer_types "

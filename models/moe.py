@@ -49,7 +49,11 @@ PROJECTIONS = ExpertNames(
 _SPARSE = "block_sparse_moe"
 MIXTRAL = ExpertNames(
     router=(f"{_SPARSE}.gate.weight", _ROUTER),
-    single=(f"{_SPARSE}.experts.{{}}.w1.weight", f"{_SPARSE}.experts.{{}}.w3.weight", f"{_SPARSE}.experts.{{}}.w2.weight"),
+    single=(
+        f"{_SPARSE}.experts.{{}}.w1.weight",
+        f"{_SPARSE}.experts.{{}}.w3.weight",
+        f"{_SPARSE}.experts.{{}}.w2.weight",
+    ),
     fused=(_TRANSFORMERS_5,),
 )
 GRANITE = ExpertNames(
@@ -66,7 +70,9 @@ def expert_specs(layer: str, names: ExpertNames, moe: MoEConfig, d: int) -> Iter
     """Router and experts of the layer called ``layer``, in every form that a checkpoint may have them in. The tensors
     of a shared expert are a gated MLP's."""
     count, width = moe.num_experts, moe.expert_size
-    router = [TensorSpec(f"{layer}.{_ROUTER}", (f"{layer}.{name}",), ((count, d),), Role.ROUTER) for name in names.router]
+    router = [
+        TensorSpec(f"{layer}.{_ROUTER}", (f"{layer}.{name}",), ((count, d),), Role.ROUTER) for name in names.router
+    ]
     yield _any_of(router)
     gate_ups, downs = list[TensorSpec](), list[TensorSpec]()
     if names.single is not None:

@@ -62,9 +62,10 @@ class NativeKernels:
     def sparse_mlp(
         self, g: GraphBuilder, moe: SparseMLP, x: ir.Value, experts_per_token: ir.Value
     ) -> tuple[ir.Value, ir.Value]:
+        router = g.weight(moe.router.name, moe.router.codes)
         update, selected = g.op_multi(
             "SparseMLPTiles",
-            [x, g.weight(moe.router.name, moe.router.codes), experts_per_token, _tiles(g, moe.gate_up), _tiles(g, moe.down)],
+            [x, router, experts_per_token, _tiles(g, moe.gate_up), _tiles(g, moe.down)],
             2,
             {
                 "bits": moe.gate_up.bits, "down_bits": moe.down.bits, "activation": moe.activation,

@@ -27,17 +27,15 @@ _ATTRIBUTES = {
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """``experts`` [T, k'] int64 and their ``weights`` [T, k', 1], k' as the graph is told; ``selected`` [1, T, k] int32:
-    the same experts, -1 behind them."""
+    """``experts`` [T, k'] int64 and their ``weights`` [T, k', 1], k' as the graph is told; ``selected`` [1, T, k]
+    int32: the same experts, -1 behind them."""
 
     experts: ir.Value
     weights: ir.Value
     selected: ir.Value
 
 
-def sparse_mlp(
-    g: GraphBuilder, moe: SparseMLP, x: ir.Value, experts_per_token: ir.Value
-) -> tuple[ir.Value, ir.Value]:
+def sparse_mlp(g: GraphBuilder, moe: SparseMLP, x: ir.Value, experts_per_token: ir.Value) -> tuple[ir.Value, ir.Value]:
     """See :meth:`~selfspec.models.components.Kernels.sparse_mlp`. Rows of gate and up must lie in pairs."""
     d = moe.hidden_size
     routing = _route(g, moe, g.op("Reshape", [x, g.constant([-1, d])]), experts_per_token)
@@ -89,9 +87,7 @@ def _floats(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, experts: ir.Value
         g.op("Concat", [values, g.op("Compress", [values, lonely], {"axis": 0})], {"axis": 0})
         for values in (tokens, scores)
     ]
-    matrices = [
-        g.weight(w.name, _by_expert(moe, w.codes)) for w in (moe.gate_up, moe.down)
-    ]
+    matrices = [g.weight(w.name, _by_expert(moe, w.codes)) for w in (moe.gate_up, moe.down)]
     out = g.op("MoE", [*doubled, matrices[0], None, matrices[1]], _ATTRIBUTES, MICROSOFT)
     count = g.op("Shape", [tokens], {"start": 0, "end": 1})
     return g.op("Slice", [out, g.constant([0]), count, g.constant([0])])
@@ -100,12 +96,10 @@ def _floats(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, experts: ir.Value
 def _quantised(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, experts: ir.Value) -> ir.Value:
     check_fast(moe)
     up, down = moe.gate_up, moe.down
-    up_codes, up_scales, up_zeros = _parts(g, moe, up)
-    down_codes, down_scales, down_zeros = _parts(g, moe, down)
+    *up_parts, up_zeros = _parts(g, moe, up)
+    *down_parts, down_zeros = _parts(g, moe, down)
     _, scores = _choices(g, moe, experts)
-    inputs = [
-        tokens, scores, up_codes, up_scales, None, down_codes, down_scales, None, None, None, None, up_zeros, down_zeros,
-    ]  # fmt: skip
+    inputs = [tokens, scores, *up_parts, None, *down_parts, *[None] * 4, up_zeros, down_zeros]  # no biases, no third
     attributes: Mapping[str, object] = {
         "expert_weight_bits": up.bits, "block_size": up.block_size, "accuracy_level": _INT8_ACTIVATIONS,
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """The controller: which drafter and how many tokens, round by round, from measured costs and observed acceptance.
 
-A drafter like any other. At most three arms: no draft, prompt lookup, and the exit, or the pass with fewer experts, that
-the profile expects to pay.
+A drafter like any other. At most three arms: no draft, prompt lookup, and the exit, or the pass with fewer experts,
+that the profile expects to pay.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _WITH_EXPERTS = ("early-exit", "fewer-experts")
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """``--draft``, ``--exit-layer``, ``--num-draft-tokens`` and ``--draft-experts``; None where the user said nothing."""
+    """``--draft``, ``--exit-layer``, ``--num-draft-tokens``, ``--draft-experts``; None where the user said nothing."""
 
     name: str = "auto"
     exit_layer: int | None = None

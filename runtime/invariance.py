@@ -1,8 +1,8 @@
 """From how many rows on, and cut where, this machine's kernels treat every row alike: what ``exact`` rests on.
 
 Two probes. One layer of every kind, over some hundred positions in passes of many widths, finds what depends on where
-a pass begins and ends, or on how many rows an expert is given; the whole model with its head, at a few places, finds the
-rest.
+a pass begins and ends, or on how many rows an expert is given; the whole model with its head, at a few places, finds
+the rest.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def layers_alike(sessions: Sessions, passes: Passes) -> bool:
 
 
 def _kinds(sessions: Sessions, config: ModelConfig) -> list[Plan]:
-    """For each kind of attention, sliding or not, turning or not, and for experts, the smallest block that has it; often
-    the same."""
+    """For each kind of attention, sliding or not, turning or not, and for experts, the smallest block that has it;
+    often the same."""
     found: dict[tuple[bool, ...], Plan] = {}
     sparse = () if config.moe is None else config.moe.layers
     for unit in sorted(sessions.artifact.manifest.units, key=lambda unit: unit.stop - unit.start):

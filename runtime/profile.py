@@ -302,9 +302,7 @@ class Timed:
     fewer: dict[int, float]
 
 
-def time_passes(
-    conversation: Conversation, context: int, tokens: Ids, seconds: float = _TIMING_SECONDS
-) -> Timed:
+def time_passes(conversation: Conversation, context: int, tokens: Ids, seconds: float = _TIMING_SECONDS) -> Timed:
     """Lower quartiles over sweeps, since other work on the machine only ever adds; one sweep times everything once, so
     that a noisy moment hits all alike.
 

@@ -255,9 +255,7 @@ class Stack:
                 bound.bind_output(node.name, self._rows(graph, node.name, rows, node.shape[-1]))
         return bound
 
-    def _rows(
-        self, graph: str, name: str, rows: int, width: int, dtype: type[np.generic] = np.float32
-    ) -> NDArray[Any]:
+    def _rows(self, graph: str, name: str, rows: int, width: int, dtype: type[np.generic] = np.float32) -> NDArray[Any]:
         """[1, rows, width] for one input or output. Passes of any number of rows share the memory, since one runs at a
         time: logits of 1, 2, ... 16 rows over a large vocabulary would add up. Untouched rows cost nothing."""
         if rows > _KEPT_ROWS:

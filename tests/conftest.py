@@ -184,7 +184,10 @@ def fused_experts(weights: Weights) -> Weights:
         part.setdefault(before.replace("block_sparse_moe", "mlp"), []).append(values)
     for module in ups:  # gate and up of an expert follow each other
         pairs = [np.concatenate(pair) for pair in zip(ups[module][::2], ups[module][1::2], strict=True)]
-        fused |= {f"{module}.experts.gate_up_proj": np.stack(pairs), f"{module}.experts.down_proj": np.stack(downs[module])}
+        fused |= {
+            f"{module}.experts.gate_up_proj": np.stack(pairs),
+            f"{module}.experts.down_proj": np.stack(downs[module]),
+        }
     return fused
 
 

@@ -83,7 +83,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mixtral, fused, without a window": {"family": "mixtral", "fused": True, "config": {"sliding_window": None}},
     "mixtral, every expert for every token": {"family": "mixtral", "config": {"num_experts_per_tok": 4}},
     "olmoe": {"family": "olmoe", "tied": True, "embedding": 0.1},
-    "olmoe, fused, normalised": {"family": "olmoe", "fused": True, "config": {"norm_topk_prob": True, "clip_qkv": None}},
+    "olmoe, fused, normalised": {
+        "family": "olmoe", "fused": True, "config": {"norm_topk_prob": True, "clip_qkv": None},
+    },
     "qwen2_moe": {"family": "qwen2_moe"},
     "qwen2_moe, fused, normalised": {
         "family": "qwen2_moe", "fused": True,

@@ -86,8 +86,8 @@ class TimedDrafter:
 
 
 def draft_options(name: str) -> DraftOptions:
-    """What ``name`` asks for: a drafter, 'early-exit:K' for the exit after layer K, 'early-exit:K:N' for the same with N
-    experts a token, or 'fewer-experts:N'.
+    """What ``name`` asks for: a drafter, 'early-exit:K' for the exit after layer K, 'early-exit:K:N' for the same with
+    N experts a token, or 'fewer-experts:N'.
 
     Raises:
         UsageError: there is no such drafter, or what stands behind it is no number.

@@ -138,7 +138,9 @@ def _add_bench(commands: Any) -> None:
         "-o", "--output", choices=("md", "csv", "json", "jsonl"), default="md", help="form of the table (default: md)"
     )
     sub.add_argument(
-        "--draft", metavar="D,D,...", help=f"compare with plain, in turns: {', '.join((*DRAFTERS, 'early-exit:K'))}; of experts "
+        "--draft",
+        metavar="D,D,...",
+        help=f"compare with plain, in turns: {', '.join((*DRAFTERS, 'early-exit:K'))}; of experts "
         "fewer-experts:N and early-exit:K:N",
     )
     sub.add_argument(
@@ -311,8 +313,8 @@ def _print_profile(model: Model) -> None:
     fewer = best_fewer(profile)
     if fewer is not None:
         print(
-            f"fewer-experts  best with {fewer.experts}, at most {fewer.num_tokens} token(s) a round: {fewer.rate:.2f} x "
-            "plain by what was measured"
+            f"fewer-experts  best with {fewer.experts}, at most {fewer.num_tokens} token(s) a round: "
+            f"{fewer.rate:.2f} x plain by what was measured"
         )
     passes = profile.exact_passes
     if passes is None:

@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exit-layer", type=int, metavar="K", help="draft with the first K layers (with early-exit)")
     parser.add_argument(
         "--draft-experts", type=int, metavar="N",
-        help="of a model with experts: draft with N a token (default: with fewer-experts a quarter, with early-exit all)",
+        help="of a model with experts: draft with N a token (default: a quarter, and all with early-exit)",
     )  # fmt: skip
     parser.add_argument("--num-draft-tokens", type=int, metavar="N", help="longest draft of a round")
     parser.add_argument(
@@ -77,8 +77,8 @@ def statistics_line(stats: Stats, finish_reason: str) -> str:
         f"prompt {stats.prompt_tokens} tokens{reused}, TTFT {1000 * stats.ttft_seconds:.0f} ms | "
         f"{stats.generated_tokens} tokens ({finish_reason}), {stats.tokens_per_second:.1f} tok/s | "
         f"{stats.rounds} rounds, acceptance rate {stats.acceptance_rate:.2f} "
-        f"({stats.accepted_tokens} of {stats.drafted_tokens}), {stats.tokens_per_round:.2f} tokens per round{experts} | "
-        f"peak RSS {peak_rss_bytes() / 1e6:.0f} MB"
+        f"({stats.accepted_tokens} of {stats.drafted_tokens}), {stats.tokens_per_round:.2f} tokens per round{experts} "
+        f"| peak RSS {peak_rss_bytes() / 1e6:.0f} MB"
     )
 
 

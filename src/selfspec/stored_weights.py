@@ -73,7 +73,9 @@ def _experts(node: ir.Node, folder: Path, inputs: tuple[int, int, int], bits: in
     zeros = node.inputs[inputs[2]] if inputs[2] < len(node.inputs) else None
     rows = codes.shape[0] * codes.shape[1]
     flat = None if zeros is None else _read(zeros, folder).reshape(rows, -1)
-    return _dequantized(codes.reshape(rows, -1), scales.reshape(rows, -1), flat, bits, size).reshape(*codes.shape[:2], -1)
+    return _dequantized(codes.reshape(rows, -1), scales.reshape(rows, -1), flat, bits, size).reshape(
+        *codes.shape[:2], -1
+    )
 
 
 def _value(node: ir.Node, index: int) -> ir.Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,10 @@ def test_a_fused_tensor_gives_the_same_rows() -> None:
     gate_up, down, parts = two_experts()
     names = [n for s in (gate_up, down) for n in s.parts]
     gates = [np.concatenate([parts[names[i]], parts[names[i + 1]]]) for i in (0, 2)]
-    fused = {"m.mlp.experts.gate_up_proj": np.stack(gates), "m.mlp.experts.down_proj": np.stack([parts[n] for n in names[4:]])}
+    fused = {
+        "m.mlp.experts.gate_up_proj": np.stack(gates),
+        "m.mlp.experts.down_proj": np.stack([parts[n] for n in names[4:]]),
+    }
     settled = settled_forms([gate_up, down], {name: w.shape for name, w in fused.items()})
     for spec, form in zip((gate_up, down), settled, strict=True):
         assert form.parts != spec.parts
@@ -101,7 +105,9 @@ def test_every_expert_is_exported(tools: Tools, tmp_path: Path) -> None:
     spec = tools.spec(family="olmoe", layers=2)
     folder = artifact_of(tools, tmp_path, family="olmoe", layers=2)
     weights = tools.weights(spec)
-    stored = dict(m for g in folder.glob("graphs/cpu/block*.onnx") for m in matrices_of(folder, g.relative_to(folder).as_posix()))
+    stored = dict(
+        m for g in folder.glob("graphs/cpu/block*.onnx") for m in matrices_of(folder, g.relative_to(folder).as_posix())
+    )
     experts = stored["model.layers.1.mlp.experts.gate_up_proj"].reshape(8, 2, spec.ff, spec.hidden)
     downs = stored["model.layers.1.mlp.experts.down_proj"].reshape(8, spec.hidden, spec.ff)
     for e in range(8):
@@ -118,14 +124,14 @@ def without(weights: Weights, name: str) -> Weights:
 def test_a_checkpoint_that_lacks_an_expert_is_refused(tools: Tools, tmp_path: Path) -> None:
     name = "model.layers.1.mlp.experts.7.up_proj.weight"
     weights = without(tools.weights(tools.spec(family="olmoe", layers=2)), name)
-    with pytest.raises(CheckpointError, match=f"lacks the tensor {name}"):
+    with pytest.raises(CheckpointError, match=f"lacks the tensor {re.escape(name)}"):
         artifact_of(tools, tmp_path, weights, family="olmoe", layers=2)
 
 
 def test_an_expert_too_many_is_refused(tools: Tools, tmp_path: Path) -> None:
     weights = tools.weights(tools.spec(family="olmoe", layers=2))
     weights["model.layers.1.mlp.experts.8.up_proj.weight"] = weights["model.layers.1.mlp.experts.7.up_proj.weight"]
-    with pytest.raises(CheckpointError, match=r"holds the tensor model.layers.1.mlp.experts.8.up_proj.weight"):
+    with pytest.raises(CheckpointError, match=r"holds the tensor model\.layers\.1\.mlp\.experts\.8\."):
         artifact_of(tools, tmp_path, weights, family="olmoe", layers=2)
 
 
@@ -151,7 +157,7 @@ def test_half_of_each_layout_is_refused(tools: Tools, tmp_path: Path) -> None:
 def test_an_expert_that_is_not_finite_is_refused(tools: Tools, tmp_path: Path) -> None:
     weights = tools.fused(tools.weights(tools.spec(family="olmoe", layers=2)))
     weights["model.layers.1.mlp.experts.down_proj"][7, 3, 5] = np.inf
-    with pytest.raises(CheckpointError, match="experts.down_proj holds values that are not finite"):
+    with pytest.raises(CheckpointError, match=r"experts\.down_proj holds values that are not finite"):
         artifact_of(tools, tmp_path, weights, family="olmoe", layers=2)
 
 
@@ -188,7 +194,9 @@ def test_what_qmoe_would_unpack_on_every_call_is_never_exported(down: dict[str, 
 
     check_fast(moe(matrix("down"), matrix("up")))
     with pytest.raises(ValueError, match="whole blocks of one kind"):
-        check_fast(moe(matrix("down", **down), matrix("up", bits=down.get("bits", 4)) if down == {"bits": 2} else matrix("up")))
+        check_fast(
+            moe(matrix("down", **down), matrix("up", bits=down.get("bits", 4)) if down == {"bits": 2} else matrix("up"))
+        )
 
 
 def test_parameters_are_counted_whole_and_as_a_token_uses_them(tools: Tools, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from selfspec.errors import ArtifactError, SelfSpecError, UnsupportedModelError
-from selfspec.models.config import MoEConfig, ModelConfig
+from selfspec.models.config import ModelConfig, MoEConfig
 from selfspec.models.gguf_config import model_type_of
 from selfspec.models.hf_config import from_hf
 

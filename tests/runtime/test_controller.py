@@ -210,12 +210,15 @@ def test_it_never_drafts_more_than_it_may(max_tokens: int, own_limit: int, slope
 class FakeExit:
     """Stands in for EarlyExit: drafts nines, as many as it may."""
 
-    def __init__(self, exit_layer: int, num_draft_tokens: int, *, rule: object) -> None:
+    def __init__(
+        self, exit_layer: int, num_draft_tokens: int, *, rule: object, full_head: bool, experts: int | None
+    ) -> None:
         self.exit_layer = exit_layer
         self._limit = num_draft_tokens
+        self.steps = 0
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
-        count = min(max_tokens, self._limit)
+        self.steps = count = min(max_tokens, self._limit)
         return Draft((9,) * count, None, Prefix(self.exit_layer, np.zeros((count, 1), dtype=np.float32)))
 
     def observe(self, result: Round) -> None:

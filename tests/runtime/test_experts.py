@@ -55,8 +55,8 @@ def olmoe(request: pytest.FixtureRequest, make_toy: Callable[..., Toy], tools: T
 
 
 class NumpyExperts:
-    """A sublayer with experts as its family's paper writes it, in float64: over the checkpoint's matrices, or over those
-    of a quantised artifact."""
+    """A sublayer with experts as its family's paper writes it, in float64: over the checkpoint's matrices, or over
+    those of a quantised artifact."""
 
     def __init__(self, toy: Toy, tools: Tools, layer: int) -> None:
         manifest = toy.model.artifact.manifest
@@ -73,8 +73,9 @@ class NumpyExperts:
             self._found["experts.down_proj"] = down.reshape(count, d, -1)
             if self._moe.shared_size:
                 module = "mlp.shared_expert"
-                gate, up = np.split(stored[f"{prefix}{module}.gate_up_proj.weight"], 2)
-                self._found[f"{module}.gate_proj.weight"], self._found[f"{module}.up_proj.weight"] = gate, up
+                halves = np.split(stored[f"{prefix}{module}.gate_up_proj.weight"], 2)
+                for name, half in zip(("gate", "up"), halves, strict=True):
+                    self._found[f"{module}.{name}_proj.weight"] = half
                 self._found[f"{module}.down_proj.weight"] = stored[f"{prefix}{module}.down_proj.weight"]
 
     def _weight(self, *ends: str) -> Doubles:
@@ -104,9 +105,11 @@ class NumpyExperts:
                 update[t] += share * _gated(row, gate_up[e], down[e])
         if self._moe.shared_size:
             module = "mlp.shared_expert"
-            gate, up, down = (self._found[f"{module}.{name}_proj.weight"] for name in ("gate", "up", "down"))
+            gate, up, shared_down = (self._found[f"{module}.{name}_proj.weight"] for name in ("gate", "up", "down"))
             sigmoid = 1 / (1 + np.exp(-normed @ self._found["mlp.shared_expert_gate.weight"][0]))
-            update += sigmoid[:, None] * np.stack([_gated(row, np.concatenate([gate, up]), down) for row in normed])
+            update += sigmoid[:, None] * np.stack(
+                [_gated(row, np.concatenate([gate, up]), shared_down) for row in normed]
+            )
         return np.asarray(x + self._config.residual_multiplier * update)
 
 
@@ -182,11 +185,9 @@ def poisoned(toy: Toy, tools: Tools, folder: Path, layer: int, spared: set[int])
 
 
 @pytest.mark.parametrize("experts", [None, 1])
-def test_experts_that_do_not_run_are_not_read(
-    member: Toy, tools: Tools, tmp_path: Path, experts: int | None
-) -> None:
-    """All others are NaN, and nothing of that is to be seen: neither plain nor with fewer experts. That the poison works
-    is shown by a row that needs it."""
+def test_experts_that_do_not_run_are_not_read(member: Toy, tools: Tools, tmp_path: Path, experts: int | None) -> None:
+    """All others are NaN, and nothing of that is to be seen: neither plain nor with fewer experts. That the poison
+    works is shown by a row that needs it."""
     layer, x = tools.sparse_layers(member.spec)[-1], hidden_rows(member, 1, seed=5)
     clean, ran = run_experts(member.model, layer, x, experts)
     model = poisoned(member, tools, tmp_path / "poisoned", layer, ran)
@@ -216,7 +217,8 @@ def test_text_is_the_same_with_however_few_experts_drafts_run(olmoe: Toy, sampli
         assert run.tokens == plain.tokens, name
     assert 0 < sum(r.accepted for r in drafted.values()) < sum(r.drafted for r in drafted.values())
     for (keys, values), (same_keys, same_values) in zip(
-        *([run.conversation.kv.rows(layer) for layer in range(6)] for run in (plain, drafted["one expert"])), strict=True
+        *([run.conversation.kv.rows(layer) for layer in range(6)] for run in (plain, drafted["one expert"])),
+        strict=True,
     ):
         np.testing.assert_array_equal(keys, same_keys)
         np.testing.assert_array_equal(values, same_values)

@@ -39,7 +39,7 @@ def model(fp32: Toy) -> Model:
         ({"prompt": None, "messages": []}, "messages is empty"),
         ({"prompt": None, "messages": [{"role": "user", "content": "a"}]}, "no chat template"),
         ({"draft": "early_exit"}, "unknown drafter 'early_exit'.*Did you mean 'early-exit'"),
-        ({"draft": "medusa"}, "known are auto, early-exit, none, prompt-lookup"),
+        ({"draft": "medusa"}, "known are auto, early-exit, fewer-experts, none"),
         ({"draft": ""}, "unknown drafter ''"),
         ({"draft": "early-exit", "exit_layer": 99}, r"--exit-layer 99: .*exits 2, 4, 5, 6 \(the last"),
         ({"draft": "early-exit", "exit_layer": 3}, "--exit-layer 3"),
