@@ -2,7 +2,8 @@
 
 Row-invariant: a row of the result has the same bits whether it is computed alone or among others, on any number of
 threads and on every instruction set. Register `library_path()` with onnxruntime's SessionOptions to get the operators
-MatMulTiles, GatherTiles, GatedMLPTiles and GroupedAttention of domain `selfspec`; `tiles` writes the weights they read.
+MatMulTiles, GatherTiles, GatedMLPTiles, SparseMLPTiles and GroupedAttention of domain `selfspec`; `tiles` writes the
+weights they read.
 """
 
 import ctypes
@@ -21,6 +22,7 @@ __all__ = [
     "last_tiles",
     "library_path",
     "matmul",
+    "operators",
     "paths",
     "self_test",
     "tiles",
@@ -51,10 +53,15 @@ def _library() -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(f"{path} cannot be loaded: {error}. Reinstall selfspec-kernels on this machine.") from error
-    for name in ("paths", "use_path", "current_path", "self_test", "matmul"):
+    for name in ("paths", "use_path", "current_path", "self_test", "matmul", "operators"):
         getattr(library, f"selfspec_{name}").restype = ctypes.c_char_p
     library.selfspec_last_tiles.restype = ctypes.c_void_p
     return library
+
+
+def operators() -> tuple[str, ...]:
+    """The operators of domain `selfspec` in the library: an older one lacks some."""
+    return tuple(_library().selfspec_operators().decode().split(","))
 
 
 def paths() -> tuple[str, ...]:

@@ -31,16 +31,6 @@ inline Span seen(const Attention& step, const Lines& lines, std::size_t line, st
   return last <= first ? Span{0, 0} : Span{first - start, last - start};
 }
 
-// x [Count] in one, halves first.
-template <int Count, class F>
-SELFSPEC_INLINE inline float folded(const float* x, F f) {
-  if constexpr (Count == 1) {
-    return x[0];
-  } else {
-    return f(folded<Count / 2>(x, f), folded<Count / 2>(x + Count / 2, f));
-  }
-}
-
 // x [dim], normed where there is a gain, turned where there are tables, times `factor`.
 inline void prepare(const float* x, const float* gain, float eps, const float* cos, const float* sin, float factor,
                     std::size_t dim, float* __restrict out) {

@@ -16,17 +16,9 @@
 namespace selfspec {
 namespace {
 
-using Shape = std::vector<std::int64_t>;
-
 enum Input : std::size_t { kQkv, kPastKey, kPastValue, kLast, kTotal, kCos, kSin, kQGain, kKGain };
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Refusal("GroupedAttention: " + sentence); }
-
-std::string written(const Shape& shape) {
-  std::string text;
-  for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
-  return "[" + text + "]";
-}
 
 std::size_t bytes(std::size_t rows, std::size_t dim) { return rows * dim * sizeof(float); }
 
@@ -44,7 +36,8 @@ struct GroupedAttention {
   static constexpr const char* kName = "GroupedAttention";
   static constexpr ort::ElementType kInputs[] = {ort::kFloat, ort::kFloat, ort::kFloat, ort::kInt32, ort::kInt32,
                                                  ort::kFloat, ort::kFloat, ort::kFloat, ort::kFloat};
-  static constexpr std::size_t kRequired = 5, kOutputs = 3;
+  static constexpr ort::ElementType kOutputs[] = {ort::kFloat, ort::kFloat, ort::kFloat};
+  static constexpr std::size_t kRequired = 5;
   static constexpr std::int64_t kMostHeads = 4096, kMostDim = 1024;  // what scratch and products of sizes are bounded by
   std::int64_t heads, kv_heads, dim, window;
   bool rotary;
@@ -78,7 +71,7 @@ struct GroupedAttention {
     if (cache.size() != 4) refuse("past_key is " + written(cache) + "; it must have four dimensions.");
     const std::int64_t capacity = cache[2];
     for (const Input input : {kPastKey, kPastValue}) {
-      need(call, input, input == kPastKey ? "past_key" : "past_value", {1, kv_heads, capacity, dim});
+      call.need(kName, input, input == kPastKey ? "past_key" : "past_value", {1, kv_heads, capacity, dim});
     }
 
     Attention step{};
@@ -116,7 +109,7 @@ struct GroupedAttention {
   }
 
   static std::int64_t scalar(const Call& call, Input input, const char* name) {
-    need(call, input, name, {1});
+    call.need(kName, input, name, {1});
     return *ort::data<const std::int32_t>(call.api, call.input(input));
   }
 
@@ -138,13 +131,8 @@ struct GroupedAttention {
 
   static const float* optional(const Call& call, Input input, const char* name, const Shape& shape) {
     if (call.input(input) == nullptr) return nullptr;
-    need(call, input, name, shape);
+    call.need(kName, input, name, shape);
     return ort::data<const float>(call.api, call.input(input));
-  }
-
-  static void need(const Call& call, Input input, const char* name, const Shape& shape) {
-    const Shape found = ort::shape(call.api, call.input(input));
-    if (found != shape) refuse(std::string(name) + " is " + written(found) + "; " + written(shape) + " is needed.");
   }
 };
 

@@ -23,6 +23,8 @@ struct Path {
                   std::size_t stride);
   // gate[i] = activation(gate[i]) * up[i]
   void (*activate)(Activation activation, float* gate, const float* up, std::size_t count);
+  // out[i] = x . rows[i], x [depth] and rows [count, depth] float32, depth a multiple of 16.
+  void (*inner_products)(const float* x, const float* rows, std::size_t count, std::size_t depth, float* out);
   const AttentionPath& attention;
 };
 

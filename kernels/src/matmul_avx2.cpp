@@ -32,6 +32,7 @@ struct Avx2 : Ymm {
 
 }  // namespace
 
-const Path kAvx2 = {"avx2", has_avx2, quantize_rows, product<Avx2>, activate, kAttentionAvx2};
+const Path kAvx2 = {"avx2", has_avx2, quantize_rows, product<Avx2>, activate, inner_products<Avx2>,
+                    kAttentionAvx2};
 
 }  // namespace selfspec

@@ -1,6 +1,7 @@
 // AVX-512 VNNI: two tiles side by side in 512 bits, thirty-two registers, so eight rows share an unpacked weight.
 #include <immintrin.h>
 
+#include "inner_products.h"
 #include "product.h"
 
 namespace selfspec {
@@ -33,6 +34,7 @@ struct Avx512Vnni {
     const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + next));
     return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1));
   }
+  static Floats floats(const float* x) { return _mm512_loadu_ps(x); }
   static Floats zero() { return _mm512_setzero_ps(); }
   static Floats repeat(float value) { return _mm512_set1_ps(value); }
   static Floats times(Floats a, float b) { return _mm512_mul_ps(a, _mm512_set1_ps(b)); }
@@ -50,6 +52,7 @@ bool usable() {
 
 }  // namespace
 
-const Path kAvx512Vnni = {"avx512vnni", usable, quantize_rows, product<Avx512Vnni>, activate, kAttentionAvx512};
+const Path kAvx512Vnni = {"avx512vnni", usable, quantize_rows, product<Avx512Vnni>, activate,
+                          inner_products<Avx512Vnni>, kAttentionAvx512};
 
 }  // namespace selfspec

@@ -23,6 +23,7 @@ bool usable() {
 
 }  // namespace
 
-const Path kAvxVnni = {"avxvnni", usable, quantize_rows, product<AvxVnni>, activate, kAttentionAvx2};
+const Path kAvxVnni = {"avxvnni", usable, quantize_rows, product<AvxVnni>, activate, inner_products<AvxVnni>,
+                       kAttentionAvx2};
 
 }  // namespace selfspec

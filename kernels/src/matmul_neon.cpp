@@ -5,6 +5,7 @@
 #include <sys/auxv.h>
 #endif
 
+#include "inner_products.h"
 #include "product.h"
 
 namespace selfspec {
@@ -59,6 +60,7 @@ struct Neon {
     const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(bytes));
     return {vcvt_f32_f16(vget_low_f16(halves)), vcvt_f32_f16(vget_high_f16(halves))};
   }
+  static Floats floats(const float* x) { return {vld1q_f32(x), vld1q_f32(x + 4)}; }
   static Floats zero() { return repeat(0.0f); }
   static Floats repeat(float value) { return {vdupq_n_f32(value), vdupq_n_f32(value)}; }
   static Floats times(Floats a, float b) { return {vmulq_n_f32(a.first, b), vmulq_n_f32(a.second, b)}; }
@@ -81,6 +83,7 @@ bool usable() {
 
 }  // namespace
 
-const Path kNeon = {"neon", usable, quantize_rows, product<Neon>, activate, kAttentionNeon};
+const Path kNeon = {"neon", usable, quantize_rows, product<Neon>, activate, inner_products<Neon>,
+                    kAttentionNeon};
 
 }  // namespace selfspec

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "half.h"
+#include "inner_products.h"
 #include "product.h"
 
 namespace selfspec {
@@ -52,6 +53,9 @@ struct Scalar {
   static Floats halves(const std::uint8_t* bytes, std::size_t) {
     return lanes([&](std::size_t c) { return float_of_half(bytes + 2 * c); });
   }
+  static Floats floats(const float* x) {
+    return lanes([&](std::size_t c) { return x[c]; });
+  }
   static Floats zero() { return repeat(0.0f); }
   static Floats repeat(float value) {
     return lanes([&](std::size_t) { return value; });
@@ -69,6 +73,7 @@ bool usable() { return true; }
 
 }  // namespace
 
-const Path kScalar = {"scalar", usable, quantize_rows, product<Scalar>, activate, kAttentionScalar};
+const Path kScalar = {"scalar", usable, quantize_rows, product<Scalar>, activate, inner_products<Scalar>,
+                      kAttentionScalar};
 
 }  // namespace selfspec

@@ -15,6 +15,7 @@ namespace {
 using ort::Api;
 using ort::check;
 using ort::Refusal;
+using Shape = std::vector<std::int64_t>;
 
 struct OrtPool : Pool {
   OrtPool(const Api* api, const ort::KernelContext* context) : api(api), context(context) {}
@@ -65,6 +66,12 @@ struct Node {
   }
 };
 
+inline std::string written(const Shape& shape) {
+  std::string text;
+  for (const std::int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
+  return "[" + text + "]";
+}
+
 // The inputs and outputs of one call.
 struct Call {
   const Api* api;
@@ -75,10 +82,16 @@ struct Call {
     check<ort::ContextInput>(api, static_cast<const ort::KernelContext*>(context), index, &value);
     return value;
   }
-  float* output(std::size_t index, const std::vector<std::int64_t>& shape) const {
+  template <class T = float>
+  T* output(std::size_t index, const Shape& shape) const {
     ort::Value* value = nullptr;
     check<ort::ContextOutput>(api, context, index, shape.data(), shape.size(), &value);
-    return ort::data<float>(api, value);
+    return ort::data<T>(api, value);
+  }
+  void need(const char* op, std::size_t index, const char* name, const Shape& shape) const {
+    const Shape found = ort::shape(api, input(index));
+    if (found == shape) return;
+    throw Refusal(std::string(op) + ": " + name + " is " + written(found) + "; " + written(shape) + " is needed.");
   }
 };
 
@@ -97,8 +110,8 @@ const ort::CustomOp* custom_op() {
     o.provider = [](const ort::CustomOp*) -> const char* { return nullptr; };  // the CPU
     o.input_type = [](const ort::CustomOp*, std::size_t i) { return Kernel::kInputs[i]; };
     o.input_count = [](const ort::CustomOp*) { return std::size(Kernel::kInputs); };
-    o.output_type = [](const ort::CustomOp*, std::size_t) { return ort::kFloat; };
-    o.output_count = [](const ort::CustomOp*) { return Kernel::kOutputs; };
+    o.output_type = [](const ort::CustomOp*, std::size_t i) { return Kernel::kOutputs[i]; };
+    o.output_count = [](const ort::CustomOp*) { return std::size(Kernel::kOutputs); };
     o.input_characteristic = [](const ort::CustomOp*, std::size_t i) { return i < Kernel::kRequired ? 0 : 1; };
     o.output_characteristic = [](const ort::CustomOp*, std::size_t) { return 0; };  // required
     o.input_memory = [](const ort::CustomOp*, std::size_t) { return 0; };

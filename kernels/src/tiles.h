@@ -50,6 +50,10 @@ struct Tiles {
   std::size_t stride() const { return blocks * block_bytes(bits, minima); }
   std::size_t columns() const { return tiles * kTileColumns; }
   std::size_t depth() const { return blocks * kBlock; }
+  // `count` tiles from tile `first` on.
+  Tiles part(std::size_t first, std::size_t count) const {
+    return {bytes + first * stride(), count, blocks, bits, minima};
+  }
 };
 
 }  // namespace selfspec

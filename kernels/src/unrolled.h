@@ -17,5 +17,15 @@ SELFSPEC_INLINE inline void unrolled(F f) {
   unrolled(std::make_integer_sequence<int, Count>{}, f);
 }
 
+// x [Count] in one, halves first.
+template <int Count, class F>
+SELFSPEC_INLINE inline float folded(const float* x, F f) {
+  if constexpr (Count == 1) {
+    return x[0];
+  } else {
+    return f(folded<Count / 2>(x, f), folded<Count / 2>(x + Count / 2, f));
+  }
+}
+
 }  // namespace
 }  // namespace selfspec

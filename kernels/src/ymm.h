@@ -2,6 +2,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include "inner_products.h"
 #include "product.h"
 
 namespace selfspec {
@@ -24,6 +25,7 @@ struct Ymm {
   static Floats halves(const std::uint8_t* bytes, std::size_t) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
   }
+  static Floats floats(const float* x) { return _mm256_loadu_ps(x); }
   static Floats zero() { return _mm256_setzero_ps(); }
   static Floats repeat(float value) { return _mm256_set1_ps(value); }
   static Floats times(Floats a, float b) { return _mm256_mul_ps(a, _mm256_set1_ps(b)); }
