@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..models.components import Kernels
-from ..models.manifest import KERNEL_LAYOUTS, KernelFacts
+from ..models.manifest import EXPERTS_OPERATOR, KERNEL_LAYOUTS, KernelFacts
 from ..models.native_kernels import NativeKernels
 from ..models.ort_kernels import OrtKernels
 from ..models.tensors import FLOAT_BITS, TensorSpec
@@ -54,7 +54,7 @@ def choose_kernels(
     if asked == "ort":
         return _ort(block_size, matrices, "they were asked for")
     check_fit(native, matrices)
-    problem = _unusable()
+    problem = _unusable(matrices)
     return _native(native, "they were asked for" + (f", though {problem}" if problem else ""))
 
 
@@ -77,17 +77,20 @@ def _against_native(
     if block_size not in (None, native.block_size):
         return f"native ones have blocks of {native.block_size}"
     misfits = (native.misfit(padded(spec, native.block_size)) for spec in matrices)
-    return next((problem for problem in misfits if problem), None) or _unusable()
+    return next((problem for problem in misfits if problem), None) or _unusable(matrices)
 
 
-def _unusable() -> str | None:
-    """Why the library does not run on this machine; None where it does."""
+def _unusable(matrices: Sequence[TensorSpec]) -> str | None:
+    """Why the library does not run ``matrices`` on this machine; None where it does."""
     try:
         import selfspec_kernels
     except ImportError:
         return f"{_LIBRARY} is not installed here"
     try:
         selfspec_kernels.self_test()
+        operators: tuple[str, ...] = getattr(selfspec_kernels, "operators", tuple)()
+        if EXPERTS_OPERATOR not in operators and any(spec.experts for spec in matrices):
+            return f"the installed {_LIBRARY} has no operator for experts"
         if KERNEL_LAYOUTS[_LIBRARY] != selfspec_kernels.tiles.LAYOUT:
             return f"the installed {_LIBRARY} reads layout {selfspec_kernels.tiles.LAYOUT} of the weights, another one"
     except selfspec_kernels.KernelError as error:

@@ -27,6 +27,9 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 KERNEL_LAYOUTS = {"selfspec-kernels": 1}
 """Kernel libraries that graphs may need, by their package's name, and the layout of the weights that is read."""
 
+EXPERTS_OPERATOR = "SparseMLPTiles"
+"""What a kernel library needs for a model with experts; older ones lack it."""
+
 _TILE_ROWS = 8  # of every layout so far
 _MAX_TEXT_BYTES = 256 * 2**20  # of any file but the weights: these are read whole
 _SHA256 = re.compile(r"[0-9a-f]{64}")

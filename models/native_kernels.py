@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from .components import Attention, GatedMLP, Positions
 from .graph import SELFSPEC, GraphBuilder
+from .manifest import EXPERTS_OPERATOR
 from .moe import SparseMLP
 from .tensors import StoredTensor
 
@@ -48,23 +49,24 @@ class NativeKernels:
         if mlp.gate_up_bias is not None or mlp.down_bias is not None:
             return mlp.by_parts(g, self, x)
         rows, inner = mlp.down.shape
-        out = g.op(
+        gate = mlp.sigmoid_gate
+        gates = [] if gate is None else [g.weight(gate.name, gate.codes)]
+        return g.op(
             "GatedMLPTiles",
-            [x, _tiles(g, mlp.gate_up), _tiles(g, mlp.down)],
+            [x, _tiles(g, mlp.gate_up), _tiles(g, mlp.down), *gates],
             {
                 "bits": mlp.gate_up.bits, "down_bits": mlp.down.bits, "activation": mlp.activation,
                 "N": rows, "K": mlp.gate_up.shape[1], "I": inner,
             },
             SELFSPEC,
         )  # fmt: skip
-        return mlp.gated(g, x, out)
 
     def sparse_mlp(
         self, g: GraphBuilder, moe: SparseMLP, x: ir.Value, experts_per_token: ir.Value
     ) -> tuple[ir.Value, ir.Value]:
         router = g.weight(moe.router.name, moe.router.codes)
         update, selected = g.op_multi(
-            "SparseMLPTiles",
+            EXPERTS_OPERATOR,
             [x, router, experts_per_token, _tiles(g, moe.gate_up), _tiles(g, moe.down)],
             2,
             {

@@ -22,11 +22,14 @@ class KernelLibrary:
     name: str
 
 
-def kernel_library(facts: KernelFacts) -> KernelLibrary:
+def kernel_library(facts: KernelFacts, operator: str | None = None) -> KernelLibrary:
     """The installed library that ``facts`` asks for.
 
+    Args:
+        operator: one that older libraries of the same layout lack.
+
     Raises:
-        RuntimeSetupError: it is not installed, of another layout, or not able to run here.
+        RuntimeSetupError: it is not installed, of another layout, too old, or not able to run here.
     """
     try:
         import selfspec_kernels as library
@@ -43,6 +46,11 @@ def kernel_library(facts: KernelFacts) -> KernelLibrary:
         )
     try:
         library.self_test()
+        if operator is not None and operator not in getattr(library, "operators", tuple)():
+            raise RuntimeSetupError(
+                f"this artifact needs the operator {operator}, which the installed {facts.name} lacks: install the "
+                f"{facts.name} of this selfspec (pip install ./kernels), {_INSTEAD}."
+            )
         version = metadata.version(facts.name)
         return KernelLibrary(str(library.library_path()), f"{facts.name} {version} ({library.current_path()})")
     except metadata.PackageNotFoundError as error:

@@ -10,7 +10,7 @@ import threading
 import onnxruntime as ort
 
 from ..errors import ArtifactError, RuntimeSetupError
-from ..models.manifest import WEIGHTS_NAME, Manifest
+from ..models.manifest import EXPERTS_OPERATOR, WEIGHTS_NAME, Manifest
 from .artifact import Artifact
 from .external_data import check_external_data
 from .kernels import kernel_library
@@ -63,8 +63,9 @@ class Sessions:
         if device != artifact.manifest.target:
             raise ArtifactError(f"{artifact.path} was exported for {artifact.manifest.target}, not for {device}.")
         self.artifact = artifact
-        facts = artifact.manifest.kernels
-        self.kernels = None if facts is None else kernel_library(facts)
+        facts, moe = artifact.manifest.kernels, artifact.manifest.model.moe
+        operator = None if moe is None else EXPERTS_OPERATOR
+        self.kernels = None if facts is None else kernel_library(facts, operator)
         """The library beside ONNX Runtime's own kernels, where the artifact needs one."""
         self.threads = use_threads(threads)
         self._sessions: dict[str, ort.InferenceSession] = {}

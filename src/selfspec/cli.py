@@ -302,7 +302,8 @@ def _print_profile(model: Model) -> None:
         print(f"exit {k:<9} costs {cost:.2f} of a pass, predicts {found.agreement:.2f} of the model's tokens")
     for k, found in profile.fewer.items():
         cost = found.seconds / profile.step_seconds[1]
-        print(f"{k} expert(s){'':<4} cost {cost:.2f} of a pass, predict {found.agreement:.2f} of the model's tokens")
+        name = f"{k} expert(s)"
+        print(f"{name:<14} cost {cost:.2f} of a pass, predict {found.agreement:.2f} of the model's tokens")
     best = best_exit(profile)
     if best is not None:
         layers = model.artifact.manifest.model.num_layers

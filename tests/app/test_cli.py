@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def test_info_and_profile_describe_the_artifact(capsys: pytest.CaptureFixture[st
     assert "measuring" in err
     code, out, _ = run(capsys, main, "info", str(artifact), "--json", *THREADS)
     assert set(json.loads(out)["profile"]) == {
-        "step_seconds", "hot_head_seconds", "exits", "exact_passes",
+        "step_seconds", "hot_head_seconds", "exits", "exact_passes", "fewer",
     }  # fmt: skip
 
 
@@ -442,3 +443,27 @@ def test_a_user_without_a_home_has_no_cache_and_no_traceback(monkeypatch: pytest
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(OSError):  # noqa: PT011  (whatever the system says)
         write_entry(cache_folder() / "x.json", 1, {})
+
+
+def test_experts_are_told_of_in_export_info_profile_and_statistics(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tools: Any
+) -> None:
+    """By hand: 8 experts of width 128 in each of 3 layers, 4 of them for a token."""
+    source, folder = tools.write(tmp_path / "moe", tools.spec(family="olmoe", layers=3)), tmp_path / "artifact"
+    code, _, err = run(capsys, export_main, str(source), str(folder), "--precision", "fp32", "--exit-layers", "1")
+    assert code == 0
+    assert re.search(r"\d million parameters, of which a token uses \d million", err)
+    code, out, _ = run(capsys, main, "info", str(folder), *THREADS)
+    assert code == 0
+    assert "experts        8 of width 128 in 3 layers, 4 a token\n" in out
+    assert re.search(r"token reads    \d\.\d MB of weights; drafted with 1 expert \d\.\d MB\n", out)
+    code, out, _ = run(capsys, main, "profile", str(folder), *THREADS)
+    assert "1 expert(s)    cost" in out
+    assert "fewer-experts  best with" in out
+    draft = ("--draft", "fewer-experts", "--draft-experts", "2", "--max-new-tokens", "9")
+    code, _, err = run(capsys, main, "generate", str(folder), "-p", "x", *draft, *THREADS)
+    assert code == 0
+    assert "experts per round" in err
+    code, _, err = run(capsys, main, "generate", str(folder), "-p", "x", *draft[:3], "5", *THREADS)
+    assert code == 2
+    assert "between 1 and 4" in err

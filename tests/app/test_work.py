@@ -70,3 +70,17 @@ def test_an_exit_is_its_layers_and_the_hot_head(fp32: Any) -> None:
         assert work.operations == k * layer + found.hot_head.operations
         assert work.weight_bytes == k * bytes_of_layer + found.hot_head.weight_bytes
     assert 0 < found.hot_head.operations <= found.head.operations
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_of_experts_a_step_reads_those_that_run(make_toy: Any, tools: Any, precision: str) -> None:
+    """8 experts, 4 a token in two layers: one expert fewer is an eighth of their bytes and operations fewer."""
+    toy = make_toy(tools.spec(family="olmoe", layers=2), precision=precision)
+    spec, stored = toy.spec, tools.stored(toy.folder)
+    all_experts = sum({s.offset: s.length for (_, name), s in stored.items() if ".mlp.experts." in name}.values())
+    one, four = works(toy.model.artifact, 1).step, works(toy.model.artifact).step
+    assert four.weight_bytes - one.weight_bytes == 3 * all_experts // 8
+    assert four.operations - one.operations == 2 * 2 * 3 * 3 * spec.ff * spec.hidden
+    router = 8 * spec.hidden
+    attention = 2 * spec.hidden * spec.head_dim * (spec.heads + spec.kv_heads)
+    assert one.operations == 2 * (2 * (attention + router + 3 * spec.ff * spec.hidden) + spec.vocab * spec.hidden)

@@ -32,7 +32,7 @@ Doubles = NDArray[np.float64]
 LAYERS = 4
 ROWS = 48
 FAMILIES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
-PRECISIONS = ("fp32", "int8", "int4")
+ARMS = (("fp32", "ort"), ("int8", "ort"), ("int4", "ort"), ("int8", "native"), ("int4", "native"))
 TOLERANCE = {"fp32": 1e-5, "int8": 2e-2, "int4": 2e-2}  # of the largest value; int8 activations are rounded
 
 
@@ -41,17 +41,25 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=PRECISIONS)
-def member(request: pytest.FixtureRequest, family: str, make_toy: Callable[..., Toy], tools: Tools) -> Toy:
+@pytest.fixture(scope="module", params=ARMS, ids=" ".join)
+def arm(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Options of an export: precision and kernels."""
+    precision, kernels = request.param
+    if kernels == "native":
+        request.getfixturevalue("native_experts")
+    return {"precision": precision, "kernels": kernels}
+
+
+@pytest.fixture(scope="module")
+def member(arm: dict[str, str], family: str, make_toy: Callable[..., Toy], tools: Tools) -> Toy:
     """Cut at every sublayer, so that experts run alone."""
-    spec = tools.spec(family=family, layers=LAYERS)
-    return make_toy(spec, precision=request.param, partition="sublayer", hot_vocab=256)
+    return make_toy(tools.spec(family=family, layers=LAYERS), partition="sublayer", hot_vocab=256, **arm)
 
 
-@pytest.fixture(scope="module", params=PRECISIONS)
-def olmoe(request: pytest.FixtureRequest, make_toy: Callable[..., Toy], tools: Tools) -> Toy:
+@pytest.fixture(scope="module")
+def olmoe(arm: dict[str, str], make_toy: Callable[..., Toy], tools: Tools) -> Toy:
     """Eight experts, four a token: enough for drafts with one, two and all."""
-    return make_toy(tools.spec(family="olmoe", layers=6), precision=request.param, exit_layers=(2, 4, 5), hot_vocab=256)
+    return make_toy(tools.spec(family="olmoe", layers=6), exit_layers=(2, 4, 5), hot_vocab=256, **arm)
 
 
 class NumpyExperts:
@@ -155,6 +163,17 @@ def test_the_models_own_number_is_the_default(member: Toy, tools: Tools) -> None
     own, all_of_them = (run_experts(member.model, layer, x, k)[0] for k in (None, most(member)))
     np.testing.assert_array_equal(own, all_of_them)
     assert not np.array_equal(own, run_experts(member.model, layer, x, 1)[0])
+
+
+@pytest.mark.parametrize("experts", [None, 1, 2])
+def test_a_row_has_its_bits_whatever_stands_beside_it(member: Toy, tools: Tools, experts: int | None) -> None:
+    """From one row on, and however many of them an expert is given: ``exact`` rests on it, and it is not so of MoE and
+    QMoE by themselves, which add up a row's experts in an order that depends on the other rows."""
+    layer, x = tools.sparse_layers(member.spec)[0], hidden_rows(member, 64)
+    alone = np.concatenate([run_experts(member.model, layer, row[None], experts)[0] for row in x])
+    for rows in (2, 3, 5, 8, 16, 64):
+        found = [run_experts(member.model, layer, x[i : i + rows], experts)[0] for i in range(0, 64, rows)]
+        np.testing.assert_array_equal(np.concatenate(found), alone, err_msg=f"{rows} rows")
 
 
 def test_of_equal_logits_the_lower_index_runs(member: Toy, tools: Tools) -> None:
