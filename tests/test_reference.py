@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from selfspec.export.source import open_model
 from selfspec.runtime.drafters.base import NoDrafter
 from selfspec.runtime.stack import Floats, Plan
 
@@ -185,6 +186,19 @@ def test_embedding_and_logits_agree(pair: tuple[Toy, Reference]) -> None:
         assert_near(stack.logits(hidden), expected[t : t + 1], LOGIT_TOLERANCE, f"position {t}")
     last = stack.logits(states[-1][1][-1:])
     assert_near(last, expected[-1:], LOGIT_TOLERANCE, "final norm and head alone")
+
+
+@pytest.mark.parametrize("family", ["granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"])
+@pytest.mark.parametrize("options", [{"precision": "int8"}, {"precision": "int4", "partition": "sublayer"}])
+def test_verify_puts_quantised_experts_into_the_reference(
+    family: str, options: dict[str, Any], make_toy: Callable[..., Toy], tools: Tools, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the order and shape that transformers has them in, padding left out, whatever its names are."""
+    from selfspec.verify import verify_export
+
+    toy = make_toy(tools.spec(family=family, layers=4, context=1024), **options)
+    verify_export(open_model(str(toy.checkpoint))[0], toy.folder)
+    assert "every block is within 0.02 of the reference" in capsys.readouterr().err
 
 
 def test_greedy_text_agrees(pair: tuple[Toy, Reference]) -> None:

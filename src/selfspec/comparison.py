@@ -12,6 +12,7 @@ from .runtime.chat_template import Message
 from .runtime.conversation import Conversation
 from .runtime.drafters.base import Drafter, Round
 from .runtime.model import Model
+from .runtime.profile import fewer_experts
 from .runtime.stats import Stats
 
 
@@ -56,6 +57,7 @@ class Contender:
     name: str
     draft: str | Callable[[Answer], Drafter]
     exit_layer: int | None = None
+    experts: int | None = None
 
 
 PLAIN = Contender("none", "none")
@@ -66,6 +68,16 @@ def exits(model: Model) -> list[Contender]:
     manifest = model.artifact.manifest
     layers = (*manifest.exit_layers, manifest.model.num_layers)
     return [Contender(f"early-exit {k}", "early-exit", k) for k in layers]
+
+
+def with_fewer_experts(model: Model) -> list[Contender]:
+    """All layers with fewer experts, and the middle exit with one; none where the model has no experts."""
+    manifest = model.artifact.manifest
+    found = [Contender(f"{k} expert(s)", "fewer-experts", None, k) for k in fewer_experts(manifest.model)]
+    if found and manifest.exit_layers:
+        middle = manifest.exit_layers[len(manifest.exit_layers) // 2]
+        found.append(Contender(f"exit {middle}, 1", "early-exit", middle, 1))
+    return found
 
 
 def messages(prompt: Prompt) -> list[Message]:
@@ -92,6 +104,7 @@ def answer(
         max_new_tokens=conditions.max_new_tokens,
         draft=_drafter(contender, plain),
         exit_layer=contender.exit_layer,
+        draft_experts=contender.experts,
         temperature=conditions.temperature,
         seed=conditions.seed,
         exact=conditions.exact,

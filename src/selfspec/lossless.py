@@ -15,7 +15,7 @@ from pathlib import Path
 from .artifacts import DEFAULT_FOLDER, MODEL, ensure_artifact
 from .checks import Check, Group, Row, identity, judge, never
 from .cli import Parser, run_command
-from .comparison import Conditions, Contender, exits
+from .comparison import Conditions, Contender, exits, with_fewer_experts
 from .errors import UsageError, unknown_name
 from .prompts import Prompt, built_in_prompts, chosen, load_prompts, spread
 from .runtime.artifact import open_artifact
@@ -117,7 +117,8 @@ def check_model(model: Model, precision: str, prompts: Sequence[Prompt], max_new
 
 def groups(model: Model, precision: str, prompts: Sequence[Prompt], max_new_tokens: int) -> Iterator[Group]:
     """What is checked: greedy, at a temperature, and drafts that must always or never be accepted."""
-    contenders = [*exits(model), Contender("prompt-lookup", "prompt-lookup"), Contender("auto", "auto")]
+    contenders = [*exits(model), *with_fewer_experts(model)]
+    contenders += [Contender("prompt-lookup", "prompt-lookup"), Contender("auto", "auto")]
     equal = tuple(Check(contender) for contender in contenders)
     exact = Conditions(max_new_tokens, exact=True)
     if precision == "fp32":

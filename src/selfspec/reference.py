@@ -48,6 +48,10 @@ class Reference:
                     start = int(part.split(":")[0]) if part else 0
                     head[start : start + len(matrix)] = torch.from_numpy(matrix)
                     continue
+                if ".mlp.experts." in base:
+                    fused = base if base in parameters else base.replace(".mlp.", ".block_sparse_moe.")
+                    parameters[fused].copy_(torch.from_numpy(self._experts(base, matrix)))
+                    continue
                 for parameter, rows in self._parts(base, matrix):
                     parameters[parameter].copy_(torch.from_numpy(np.ascontiguousarray(rows)))
 
@@ -60,9 +64,19 @@ class Reference:
             head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
         return head.weight
 
+    def _experts(self, name: str, matrix: Floats) -> Floats:
+        """[E, out, in] of all experts' matrix, without what their width was padded by."""
+        moe = self._config.moe
+        if moe is None:
+            raise ValueError(f"{name}: the configuration has no experts")
+        if not name.endswith("gate_up_proj"):
+            return np.ascontiguousarray(matrix.reshape(moe.num_experts, -1, matrix.shape[1])[..., : moe.expert_size])
+        halves = matrix.reshape(moe.num_experts, 2, -1, matrix.shape[1])[:, :, : moe.expert_size]
+        return np.ascontiguousarray(halves.reshape(moe.num_experts, -1, matrix.shape[1]))
+
     def _parts(self, name: str, matrix: Floats) -> list[tuple[str, Floats]]:
         c = self._config
-        q, kv, ff = c.num_attention_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.intermediate_size
+        q, kv, ff = c.num_attention_heads * c.head_dim, c.num_kv_heads * c.head_dim, len(matrix) // 2
         for fused, parts in (
             ("qkv_proj", (("q_proj", 0, q), ("k_proj", q, q + kv), ("v_proj", q + kv, q + 2 * kv))),
             ("gate_up_proj", (("gate_proj", 0, ff), ("up_proj", ff, 2 * ff))),
