@@ -78,11 +78,12 @@ def _choices(g: GraphBuilder, moe: SparseMLP, experts: ir.Value) -> tuple[ir.Val
 
 
 def _floats(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, experts: ir.Value) -> ir.Value:
-    """A product with one row takes another kernel than one with more, of other bits: the only token of an expert is
-    given to it twice."""
+    """A product with one row takes another kernel than one with more, faster and of other bits: the only token of an
+    expert is given to it twice, unless the pass has one row, as attention's are other bits then too."""
     flat, scores = _choices(g, moe, experts)
     counts = g.op("Gather", [g.op("ReduceSum", [scores, g.constant([0])], {"keepdims": 0}), flat])
-    lonely = g.op("Less", [counts, g.constant(2.0)])
+    several = g.op("Greater", [g.op("Shape", [experts], {"start": 0, "end": 1}), g.constant([1])])
+    lonely = g.op("And", [g.op("Less", [counts, g.constant(2.0)]), several])
     doubled = [
         g.op("Concat", [values, g.op("Compress", [values, lonely], {"axis": 0})], {"axis": 0})
         for values in (tokens, scores)
