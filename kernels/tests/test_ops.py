@@ -80,6 +80,12 @@ def mapped_at(address: int) -> str:
     return "nothing"
 
 
+def test_the_operators_are_named() -> None:
+    """Whoever exports asks for them by name: an installed library may be older than the exporter."""
+    here = ("MatMulTiles", "GatherTiles", "GatedMLPTiles", "SparseMLPTiles", "GroupedAttention")
+    assert kernels.operators() == here
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("shape", [(K,), (3, K), (2, 5, K), (0, K)])
 def test_matmul_is_the_plain_calls(tmp_path: Path, bits: int, shape: tuple[int, ...]) -> None:

@@ -55,6 +55,17 @@ def test_one_expert_by_itself_is_its_gated_mlp_to_the_bit() -> None:
         np.testing.assert_array_equal(bits(y[:, mine]), bits(want))
 
 
+def test_experts_are_added_by_ascending_index() -> None:
+    """The order of three numbers is bits: a row must not get another one from those beside it, nor another release."""
+    experts = replace(SMALL, k=4, softmax="selected")
+    x, w = rows(experts, 9), matrices(experts)
+    alike = replace(w, router=np.zeros_like(w.router))  # experts 0 to 3, a quarter each
+    want = np.zeros_like(x)
+    for e in range(4):
+        want += np.float32(0.25) * gated(experts, *w.expert(experts, e)).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(bits(run(session(experts, alike), x, 4)[0]), bits(want))
+
+
 def by_hand(logits: list[list[float]], k: int, **change: object) -> tuple[Experts, Matrices, np.ndarray]:
     """Experts whose logits for row i are logits[i]."""
     experts = Experts(len(logits[0]), k, 32, 32, **change)
@@ -69,6 +80,9 @@ def test_equals_go_to_the_lower_index() -> None:
     experts, w, x = by_hand([[1, 1, 1, 1, 1], [0, 2, 0, 2, 5], [-0.0, 0, -1, 0, -0.0], [-3, -1, -1, -2, -1]], 4)
     _, selected = run(session(experts, w), x, 4)
     np.testing.assert_array_equal(selected[0], [[0, 1, 2, 3], [4, 1, 3, 0], [0, 1, 3, 4], [1, 2, 4, 3]])
+    router = np.full((5, 32), 1e-30, np.float32) * np.float32([[-1], [0], [-1], [1], [0]])
+    _, selected = run(session(experts, replace(w, router=router)), np.full_like(x, 1e-30), 4)  # all underflow
+    np.testing.assert_array_equal(selected[0], [[0, 1, 2, 3]] * 4)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +163,7 @@ def test_a_router_that_is_not_a_number_shows() -> None:
     experts, w, x = by_hand([[0, 0, 0, 0, 0]], 3)
     for logits, want in (
         ([1, nan, 3, nan, 5], [1, 3, 4]),
+        ([1, 2, float(np.copysign(nan, -1)), nan, inf], [2, 3, 4]),
         ([nan] * 5, [0, 1, 2]),
         ([1, inf, -inf, 7, inf], [1, 4, 3]),
         ([-inf] * 5, [0, 1, 2]),
