@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +38,37 @@ def run_child(script: str, *arguments: str, environment: Mapping[str, str] | Non
 def run_group(
     command: Sequence[str], timeout: float | None = None, **popen_arguments: Any
 ) -> subprocess.CompletedProcess[str]:
-    """``subprocess.run`` in text mode, in a session of its own: whatever ends the wait early, an interrupt too, ends
+    """``subprocess.run`` in text mode, in a session of its own: whatever ends the wait early, an
+    interrupt or a SIGTERM too, ends
     the command with all that it has started.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than ``timeout`` seconds.
     """
-    with subprocess.Popen(command, text=True, start_new_session=True, **popen_arguments) as process:
+    with terminable(), subprocess.Popen(command, text=True, start_new_session=True, **popen_arguments) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout)
         except BaseException:
             kill_group(process)
             raise
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """A SIGTERM raises SystemExit meanwhile, so that what was started or is temporary goes too."""
+    if threading.current_thread() is not threading.main_thread():  # only there may it be set
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def kill_group(process: subprocess.Popen[str]) -> None:

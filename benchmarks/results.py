@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,6 +14,8 @@ from selfspec import __version__
 from selfspec.machine import machine
 from selfspec.runtime.cache import write_whole
 from selfspec.runtime.threads import physical_cores
+
+_NUMBERS = re.compile(r"\[\n\s+((?:[-+.eE\d]+,?\s+)+)\]")
 
 FOLDER = Path(__file__).resolve().parent / "results"
 
@@ -29,10 +32,12 @@ def machine_facts(threads: int | None = None, seconds: float = 1.0) -> dict[str,
 
 
 def write_results(path: Path, data: Mapping[str, Any]) -> None:
-    """Write ``data`` as JSON into ``path``, whose folder is made; another file of that name is replaced at once.
+    """Write ``data`` as JSON into ``path``, whose folder is made; another file of that name is replaced at once. Lists
+    of numbers stand on one line, or repeats would fill thousands.
 
     Raises:
         OSError: it cannot be written; the older file is still there.
         ValueError: a number is not finite, which JSON has no word for.
     """
-    write_whole(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", mode=0o644)
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n", mode=0o644)

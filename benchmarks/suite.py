@@ -1,6 +1,6 @@
 """``make bench``: measures on this machine what README and docs/log.md show, and rewrites their tables.
 
-    python benchmarks/suite.py [--steps bench,quality,memory,synthetic] [--prompts FILE] [--threads N]
+    python benchmarks/suite.py [--steps bench,beside,quality,memory,synthetic] [--prompts FILE] [--threads N]
 
 A result is one JSON file under benchmarks/results, replaced when its step has ended well; the tables are made of
 whatever lies there (tables.py). What moved since the results before is told at the end.
@@ -116,6 +116,13 @@ def bench(args: argparse.Namespace) -> None:
         path.unlink()  # of a case that there is no more
 
 
+def beside(args: argparse.Namespace) -> None:
+    """Native kernels beside ONNX Runtime's."""
+    for precision in ("int8", "int4"):
+        pair = [str(exported(precision, kernels=kernels)) for kernels in ("auto", "ort")]
+        python([str(HERE / "beside_ort.py"), *pair, *_threads(args)], f"beside_ort.py in {precision}")
+
+
 def quality(args: argparse.Namespace) -> None:
     folders = [str(exported(precision)) for precision in ("fp32", "int8", "int4")]
     folders.append(str(exported("int4", kernels="ort")))
@@ -141,7 +148,7 @@ def exported(precision: str, model: str = SMOLLM2, kernels: str = "auto") -> Pat
 
 
 STEPS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "bench": bench, "quality": quality, "memory": memory, "synthetic": synthetic,
+    "bench": bench, "beside": beside, "quality": quality, "memory": memory, "synthetic": synthetic,
 }  # fmt: skip
 
 

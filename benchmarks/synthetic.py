@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from child import run_child
+from child import run_child, terminable
 from random_checkpoints import BYTES_PER_VALUE, CONFIGS, num_parameters, write_checkpoint
 from results import FOLDER, machine_facts, write_results
 from synthetic_steps import NEW_TOKENS, PROMPT_TOKENS
@@ -77,14 +76,11 @@ def measure_model(name: str, precision: str, threads: int) -> dict[str, Any]:
     Raises:
         SelfSpecError: no room, or a step failed.
     """
-    config, previous = CONFIGS[name], signal.signal(signal.SIGTERM, _terminated)
-    try:
-        with tempfile.TemporaryDirectory(prefix="selfspec-synthetic-") as temporary:
-            folder = Path(temporary)
-            check_room(folder, BYTES_PER_VALUE * num_parameters(config), precision)
-            return {"model": name} | _measure(folder, name, precision, threads)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    config = CONFIGS[name]
+    with terminable(), tempfile.TemporaryDirectory(prefix="selfspec-synthetic-") as temporary:
+        folder = Path(temporary)
+        check_room(folder, BYTES_PER_VALUE * num_parameters(config), precision)
+        return {"model": name} | _measure(folder, name, precision, threads)
 
 
 def _measure(folder: Path, name: str, precision: str, threads: int) -> dict[str, Any]:
@@ -116,10 +112,6 @@ def check_room(folder: Path, checkpoint_bytes: int, precision: str) -> None:
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def _terminated(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)  # so that what is temporary is removed
 
 
 def markdown(data: Mapping[str, Any]) -> str:

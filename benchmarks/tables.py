@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import beside_ort
 import memory
 import peer_results
 import synthetic
@@ -133,6 +134,14 @@ def _costs(data: Any) -> str:
     )
 
 
+def beside(results: Results) -> str:
+    """Native kernels beside ONNX Runtime's."""
+    found = [data for name, data in results.items() if name.startswith("beside-")]
+    machine = found[0]["machine"]
+    about = f"{found[0]['settings']['kernels']}, {machine['date']}: {machine_sentence(machine)}"
+    return f"{beside_ort.table([data['settings'] | data for data in found])}\n\n{about}."
+
+
 def quality(results: Results) -> str:
     """What precision costs in text and saves in bytes."""
     found = results["quality"]
@@ -250,6 +259,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "speed": ("bench-", speed),
     "categories": ("bench-", categories),
     "details": ("bench-", details),
+    "beside": ("beside-", beside),
     "quality": ("quality", quality),
     "memory": ("memory", lambda results: memory.markdown(results["memory"])),
     "synthetic": ("synthetic", lambda results: synthetic.markdown(results["synthetic"])),

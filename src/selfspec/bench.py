@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from . import __version__
 from .bench_plot import check_plot, write_plot
 from .bench_report import ArtifactFacts, Costs, Report
-from .bench_rows import PLAIN, Answers, Row, prompt_rows, speed_row
+from .bench_rows import PLAIN, Answers, Row, prompt_rows, samples, speed_row
 from .bench_runs import PromptRun, Run, draft_options, random_ids, run_generation, run_prefill, run_prompt, time_prompt
 from .bench_table import WRITERS
 from .comparison import prompt_ids
@@ -25,7 +25,7 @@ from .roofline import COUNTED, roofline_fraction
 from .runtime.exit_policy import best_exit
 from .runtime.model import Model, load, notify_stderr
 from .runtime.profile import Profile
-from .timing import take_turns
+from .timing import take_turns, turns
 from .work import works
 
 
@@ -146,6 +146,7 @@ def bench(model: Model, settings: Settings) -> Report:
         costs,
         tuple(rows),
         prediction,
+        samples(answers),
     )
 
 
@@ -188,24 +189,33 @@ def _speed_runs(model: Model, settings: Settings) -> tuple[list[Run], list[Run]]
 
 
 def _answers(model: Model, settings: Settings) -> list[Answers]:
-    """Every prompt with every draft; those whose answers have nothing to time are left out, and told."""
+    """Every prompt with every draft; those whose answers have nothing to time are left out, and told.
+
+    A repeat is a pass over all prompts, so a slow minute of the machine meets one repeat of every prompt, which a
+    median leaves out, and not every repeat of a few."""
     names = [PLAIN, *settings.drafts]
-    found: list[Answers] = []
-    for number, prompt in enumerate(settings.prompts, start=1):
-        notify_stderr(f"prompt {number} of {len(settings.prompts)} ({prompt.category}) ...")
+    prompts = list(settings.prompts)
+    runs: dict[int, dict[str, list[PromptRun]]] = {}
 
-        def run(name: str, prompt: Prompt = prompt) -> PromptRun:
-            draft = "none" if name == PLAIN else name
-            return run_prompt(model, prompt, settings.new_tokens, draft, exact=settings.exact)
+    def run(number: int, name: str) -> PromptRun:
+        draft = "none" if name == PLAIN else name
+        return run_prompt(model, prompts[number], settings.new_tokens, draft, exact=settings.exact)
 
-        if number == 1:  # does not count
-            take_turns(names, 1, run)
-        columns = take_turns(names, settings.repeats, run)
-        if all(answer.tokens > 0 for column in columns for answer in column):
-            found.append(Answers(prompt.category, dict(zip(names, columns, strict=True))))
+    if prompts:  # does not count
+        take_turns(names, 1, lambda name: run(0, name))
+    for repeat in range(settings.repeats):
+        notify_stderr(f"{len(prompts)} prompts, pass {repeat + 1} of {settings.repeats} ...")
+        for number in range(len(prompts)):
+            found = runs.setdefault(number, {name: [] for name in names})
+            for turn in turns(len(names), repeat + number):
+                found[names[turn]].append(run(number, names[turn]))
+    kept: list[Answers] = []
+    for number, prompt in enumerate(prompts):
+        if all(answer.tokens > 0 for column in runs[number].values() for answer in column):
+            kept.append(Answers(prompt.category, runs[number]))
         else:
             notify_stderr(f"prompt {prompt.question_id} is left out: an answer of one token has no speed.")
-    return found
+    return kept
 
 
 def _costs(profile: Profile) -> Costs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .bench_rows import Row
+from .bench_rows import Row, Sample
 from .machine import Machine
 from .prediction import Prediction
 
@@ -38,7 +38,9 @@ class Costs:
 @dataclass(frozen=True, slots=True)
 class Report:
     """``date``: ISO 8601, UTC. ``exact``: everything was run so, in padded passes; ``costs`` are those of unpadded
-    ones, and None where no profile was measured or needed. ``prediction``: no measurement, and of another machine."""
+    ones, and None where no profile was measured or needed. ``prediction``: no measurement, and of another machine.
+    ``samples``: what the speed-ups are made of; of all forms, JSON alone has them.
+    """
 
     selfspec: str
     date: str
@@ -48,3 +50,4 @@ class Report:
     costs: Costs | None
     rows: tuple[Row, ...]
     prediction: Prediction | None = None
+    samples: tuple[Sample, ...] = ()

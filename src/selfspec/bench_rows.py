@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .bench_runs import PromptRun, Run
@@ -56,7 +56,34 @@ class Answers:
     """One prompt: draft → its runs, one a repeat. The first draft is plain."""
 
     category: str
-    runs: dict[str, Sequence[PromptRun]]
+    runs: Mapping[str, Sequence[PromptRun]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prompt, by its place among those that were kept, with one draft: seconds a token after the first, of each
+    repeat; ``tokens``: of plain's answer, after the first."""
+
+    prompt: int
+    category: str
+    draft: str
+    tokens: int
+    seconds_per_token: tuple[float, ...]
+
+
+def samples(answers: Sequence[Answers]) -> tuple[Sample, ...]:
+    """What the speed-ups are made of."""
+    return tuple(
+        Sample(
+            prompt=number,
+            category=found.category,
+            draft=draft,
+            tokens=found.runs[PLAIN][0].tokens,
+            seconds_per_token=tuple(round(run.seconds_per_token, 7) for run in runs),
+        )
+        for number, found in enumerate(answers)
+        for draft, runs in found.runs.items()
+    )
 
 
 def speed_row(test: str, runs: Sequence[Run], roofline: float | None = None) -> Row:

@@ -1,4 +1,5 @@
-"""A benchmark's report as text: Markdown, CSV, JSON, or one JSON object a line. Every form has every fact."""
+"""A benchmark's report as text: Markdown, CSV, JSON, or one JSON object a line. Every form has every fact;
+JSON has the single repeats too."""
 
 from __future__ import annotations
 

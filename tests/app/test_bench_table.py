@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from selfspec.bench_report import ArtifactFacts, Costs, Report
-from selfspec.bench_rows import Row
+from selfspec.bench_rows import Row, Sample
 from selfspec.bench_table import WRITERS, as_csv, as_json, as_jsonl, markdown
 from selfspec.machine import Machine
 from selfspec.prediction import Fit, PredictedRow, Prediction, Speeds
@@ -32,6 +32,7 @@ REPORT = Report(
         ),
         Row("prompts", "none", "all", 1, 2, 60, 20.0, 0.25, 20.5, speed_up=1.0, same_text=1),
     ),
+    samples=(Sample(0, "qa", "auto", 20, (0.05, 0.0625)),),
 )  # fmt: skip
 
 MARKDOWN = """\
@@ -112,8 +113,11 @@ def test_json_is_the_report() -> None:
         '{\n  "selfspec": "9.9",\n  "date": "2026-01-02",\n  "exact": false,\n  "artifact": {\n    "name": "toy",\n'
     )
     assert text.endswith("}\n")
-    assert list(data) == ["selfspec", "date", "exact", "artifact", "machine", "costs", "rows", "prediction"]
+    assert list(data) == ["selfspec", "date", "exact", "artifact", "machine", "costs", "rows", "prediction", "samples"]
     assert data["prediction"] is None
+    assert data["samples"] == [
+        {"prompt": 0, "category": "qa", "draft": "auto", "tokens": 20, "seconds_per_token": [0.05, 0.0625]}
+    ]
     assert data["costs"] == {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}
     assert data["rows"][3]["acceptance_by_position"] == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
 

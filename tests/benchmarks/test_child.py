@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import child
 import pytest
 from child import run_group
 
@@ -31,11 +34,29 @@ def test_a_timeout_ends_what_the_command_has_started_too(tmp_path: Path) -> None
     with pytest.raises(subprocess.TimeoutExpired):
         run_group([sys.executable, "-c", _PARENT, str(tmp_path / "pid")], 3)
     pid = int((tmp_path / "pid").read_text(encoding="utf-8"))
-    for _ in range(100):
-        if not _runs(pid):
+    _await(lambda: not _runs(pid))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process group is POSIX's")
+def test_a_terminated_driver_takes_its_command_along(tmp_path: Path) -> None:
+    """Would catch a pip that goes on behind a killed ``make peers``."""
+    here = Path(child.__file__).parent
+    driver = f"import sys; sys.path.insert(0, {str(here)!r}); from child import run_group; run_group(sys.argv[1:])"
+    target = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", driver, sys.executable, "-c", _PARENT, str(target)]) as started:
+        _await(target.exists)
+        started.terminate()
+        assert started.wait(20) == 128 + signal.SIGTERM
+    pid = int(target.read_text(encoding="utf-8"))
+    _await(lambda: not _runs(pid))
+
+
+def _await(happened: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if happened():
             return
         time.sleep(0.1)
-    pytest.fail("it still runs")
+    pytest.fail("it did not happen")
 
 
 def _runs(pid: int) -> bool:

@@ -24,6 +24,15 @@ def test_results_make_their_folder_and_replace_an_older_file(tmp_path: Path) -> 
     assert [p.name for p in path.parent.iterdir()] == ["r.json"]
 
 
+def test_lists_of_numbers_stand_on_one_line(tmp_path: Path) -> None:
+    """And nothing else changes: not a text that looks like one, nor a list of lists or texts."""
+    data = {"repeats": [1, -2.5, 3e-07], "text": "[ 1, 2 ]", "lists": [[1], []], "texts": ["1", "2"]}
+    write_results(tmp_path / "r.json", data)
+    text = (tmp_path / "r.json").read_text(encoding="utf-8")
+    assert '"repeats": [1, -2.5, 3e-07],' in text
+    assert json.loads(text) == data
+
+
 def test_results_that_cannot_be_written_leave_the_older_file(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     write_results(path, {"a": 1})

@@ -1,0 +1,132 @@
+"""Native kernels beside ONNX Runtime's: the same model in both artifacts, in one process, in turns; and what each
+artifact adds to a process of its own when it is opened.
+
+    python benchmarks/beside_ort.py NATIVE ORT [--threads N] [--rounds 40] [-o FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from child import run_child
+from results import FOLDER, machine_facts, write_results
+from timing import alternate, median_ms
+
+from selfspec.bench_table import markdown_table
+from selfspec.cli import Parser, run_command
+from selfspec.errors import UsageError
+from selfspec.runtime.conversation import Conversation
+from selfspec.runtime.model import Model, load, notify_stderr
+
+ROWS = (1, 2, 4, 8, 16)
+PREFILL = 512
+_CONTEXT = 128  # tokens before a pass
+_PREFILL_ROUNDS = 7
+_OPENINGS = 5
+
+
+def main() -> int:
+    parser = Parser(prog="beside_ort.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("native", type=Path)
+    parser.add_argument("ort", type=Path)
+    parser.add_argument("--threads", type=int, help="default: the physical cores")
+    parser.add_argument("--rounds", type=int, default=40, help="of a pass; medians count")
+    parser.add_argument("-o", "--output", type=Path, help="default: benchmarks/results/beside-MODEL-PRECISION.json")
+    args = parser.parse_args()
+    return run_command(lambda: run(args), "beside_ort.py")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Raises UsageError where the two are not the same model in two kinds of kernels."""
+    if args.rounds < 1:
+        raise UsageError(f"--rounds {args.rounds}: it must be 1 or more.")
+    models = {name: load(getattr(args, name), threads=args.threads) for name in ("native", "ort")}
+    check(models)
+    found = measure(models, args.rounds)
+    for name in models:
+        found[f"{name}_open"] = opened(getattr(args, name), args.threads)
+    manifest = models["native"].artifact.manifest
+    facts = machine_facts(args.threads)
+    output = args.output or FOLDER / f"beside-{manifest.name}-{manifest.precision}.json"
+    about = {"model": manifest.name, "precision": manifest.precision, "kernels": models["native"].sessions.kernels_name}
+    write_results(output, {"machine": facts, "settings": about | {"rounds": args.rounds, "context": _CONTEXT}} | found)
+    print(table([about | found]))
+
+
+def check(models: Mapping[str, Model]) -> None:
+    """Raises UsageError."""
+    manifests = [models[name].artifact.manifest for name in ("native", "ort")]
+    found = [f"{m.name} {m.precision} for {'ORT' if m.kernels is None else m.kernels.name} kernels" for m in manifests]
+    same = len({(m.name, m.precision) for m in manifests}) == 1
+    if not same or manifests[0].kernels is None or manifests[1].kernels is not None:
+        raise UsageError(
+            f"NATIVE is {found[0]} and ORT is {found[1]}; give one model in one precision, exported with --kernels "
+            "native and with --kernels ort."
+        )
+
+
+def measure(models: Mapping[str, Model], rounds: int) -> dict[str, Any]:
+    """Milliseconds of passes by rows, heads included, and of a prompt: medians of alternating calls."""
+    conversations = {name: Conversation(model.sessions) for name, model in models.items()}
+    for conversation in conversations.values():
+        conversation.prefill(list(range(300, 300 + _CONTEXT)))
+    passes = []
+    for rows in ROWS:
+        notify_stderr(f"passes over {rows} row(s) ...")
+        times = alternate({name: _pass(c, rows) for name, c in conversations.items()}, rounds)
+        passes.append({"rows": rows} | {f"{name}_ms": median_ms(seconds) for name, seconds in times.items()})
+    notify_stderr(f"prompts of {PREFILL} tokens ...")
+    times = alternate({name: _prefill(c) for name, c in conversations.items()}, _PREFILL_ROUNDS)
+    prefill = {"tokens": PREFILL} | {f"{name}_ms": median_ms(seconds) for name, seconds in times.items()}
+    return {"passes": passes, "prefill": prefill}
+
+
+def _pass(conversation: Conversation, rows: int) -> Callable[[], object]:
+    stack, ids = conversation.stack, np.arange(300, 300 + rows)
+    return lambda: stack.logits(stack.run(conversation.full_plan, stack.embed(ids), _CONTEXT))
+
+
+def _prefill(conversation: Conversation) -> Callable[[], object]:
+    def answer() -> object:
+        conversation.truncate(0)
+        return conversation.prefill(list(range(300, 300 + PREFILL)))
+
+    return answer
+
+
+def opened(artifact: Path, threads: int | None) -> dict[str, Any]:
+    """Of several processes, the quickest opening, and the most that one added to anonymous memory."""
+    arguments = [] if threads is None else [str(threads)]
+    found = [run_child("opening.py", str(artifact), *arguments) for _ in range(_OPENINGS)]
+    return {
+        "seconds": min(each["seconds"] for each in found),
+        "anonymous_bytes": max(each["anonymous_bytes"] for each in found),
+        "answer_anonymous_bytes": max(each["answer_anonymous_bytes"] for each in found),
+        "kv_bytes": found[0]["kv_bytes"],
+    }
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: ort's time over native's, a line a model, and what opening costs."""
+    head = ["", *(f"M={rows}" for rows in ROWS), f"prompt of {PREFILL}", "open s", "anonymous MB, opened", "answering"]
+    rows = []
+    for found in results:
+        cells = [_ratio(each) for each in [*found["passes"], found["prefill"]]]
+        for key, form in (("seconds", "{:.2f}"), ("anonymous_bytes", "{:.1f}"), ("answer_anonymous_bytes", "{:.1f}")):
+            unit = 1 if key == "seconds" else 1e6
+            cells.append(" / ".join(form.format(found[f"{name}_open"][key] / unit) for name in ("native", "ort")))
+        rows.append([f"{found['model']} {found['precision']}", *cells])
+    return markdown_table(head, rows)
+
+
+def _ratio(each: Mapping[str, float]) -> str:
+    return f"{each['ort_ms'] / each['native_ms']:.2f}× ({each['native_ms']:.2f} / {each['ort_ms']:.2f} ms)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
