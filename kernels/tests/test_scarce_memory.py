@@ -52,6 +52,12 @@ def refused() -> int:
     return int(ctypes.CDLL(None).scarce_refused())
 
 
+def largest() -> int:
+    found = ctypes.CDLL(None).scarce_largest
+    found.restype = ctypes.c_size_t
+    return int(found())
+
+
 def test_a_task_without_memory_fails_its_call_only(scarce: Path) -> None:
     """Thrown through ONNX Runtime's threads, it would end the process, and the conversations in it."""
     play("scene_of_a_task", scarce)
@@ -93,3 +99,16 @@ def scene_of_a_product() -> None:
     refuse(0)
     alone = np.concatenate([kernels.matmul(row[None], w, 4) for row in x])
     np.testing.assert_array_equal(bits(kernels.matmul(x, w, 4)), bits(alone))
+
+
+def test_working_memory_of_attention_does_not_grow_with_the_context(scarce: Path) -> None:
+    """It is kept by the thread for ever: sums of every chunk of 8,192 positions would be 10 MB of it."""
+    play("scene_of_a_long_context", scarce)
+
+
+def scene_of_a_long_context() -> None:
+    heads, position = Heads(64, 64, 8, rotary=False), 8191 - 64
+    op, qkv, memory = session(heads, 2), rows(heads, 64), Cache.of(heads, 8192, fill=0)
+    refuse(0)
+    run(op, heads, qkv, memory, position)
+    assert 2**20 < largest() < 5 * 2**20, largest()
