@@ -37,6 +37,12 @@ const char* refuse(std::string sentence) {
   return last.c_str();
 }
 
+std::string joined(const std::vector<const Path*>& paths) {
+  std::string names;
+  for (const Path* path : paths) names += (names.empty() ? "" : ",") + std::string(path->name);
+  return names;
+}
+
 const char* wrong_shape(int bits, std::uint64_t k, std::uint64_t n, std::uint64_t bytes) {
   if (bits != 4 && bits != 8) return refuse("Weights of " + std::to_string(bits) + " bits; 4 and 8 are known.");
   if (k == 0 || k % kBlock != 0) return refuse("K is " + std::to_string(k) + "; it must be a multiple of 32.");
@@ -56,13 +62,15 @@ using namespace selfspec;
 
 extern "C" {
 
-// The usable paths, best first, separated by commas.
+// The paths this library was built with, best first, separated by commas.
+SELFSPEC_EXPORT const char* selfspec_compiled_paths() {
+  static const std::string names = joined(compiled_paths());
+  return names.c_str();
+}
+
+// Those of them that this processor can run.
 SELFSPEC_EXPORT const char* selfspec_paths() {
-  static const std::string names = [] {
-    std::string joined;
-    for (const Path* path : paths()) joined += (joined.empty() ? "" : ",") + std::string(path->name);
-    return joined;
-  }();
+  static const std::string names = joined(paths());
   return names.c_str();
 }
 
