@@ -89,7 +89,7 @@ class ExportOptions:
 class ExportReport:
     """What happened. ``exact`` and ``requantised`` count matrices by the type they had in the checkpoint;
     ``kernels`` are those that the artifact was made for. ``parameters``: of the whole model, and those that one token
-    uses."""
+    uses. ``warnings`` name matrices that lost more than usual."""
 
     output: Path
     manifest: Manifest
@@ -98,6 +98,7 @@ class ExportReport:
     parameters: tuple[int, int]
     exact: Counter[str] = field(default_factory=Counter)
     requantised: Counter[str] = field(default_factory=Counter)
+    warnings: tuple[str, ...] = ()
 
 
 def export_model(
@@ -195,8 +196,9 @@ def _write(
     (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
     parameters = count_parameters(specs, config)
+    hot_coverage, warnings = coverage(tokenizer, hot), tuple(writer.warnings)
     return ExportReport(
-        output, manifest, coverage(tokenizer, hot), chosen, parameters, writer.exact, writer.requantised
+        output, manifest, hot_coverage, chosen, parameters, writer.exact, writer.requantised, warnings
     )
 
 

@@ -4,8 +4,11 @@ opened. What an artifact says chooses between that package and none, never a fil
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 from ..errors import RuntimeSetupError
 from ..models.manifest import KernelFacts
@@ -16,10 +19,11 @@ _INSTEAD = "or export the model again with --kernels ort"
 @dataclass(frozen=True, slots=True)
 class KernelLibrary:
     """``path``: what ONNX Runtime registers. ``name`` says version and instruction set: results are the same in all,
-    times are not."""
+    times are not. ``sha256`` is the file's, which a new build changes and the version may not."""
 
     path: str
     name: str
+    sha256: str
 
 
 def kernel_library(facts: KernelFacts, operator: str | None = None) -> KernelLibrary:
@@ -52,10 +56,16 @@ def kernel_library(facts: KernelFacts, operator: str | None = None) -> KernelLib
                 f"{facts.name} of this selfspec (pip install ./kernels), {_INSTEAD}."
             )
         version = metadata.version(facts.name)
-        return KernelLibrary(str(library.library_path()), f"{facts.name} {version} ({library.current_path()})")
+        path = library.library_path()
+        return KernelLibrary(str(path), f"{facts.name} {version} ({library.current_path()})", _sha256(path))
     except metadata.PackageNotFoundError as error:
         raise RuntimeSetupError(
             f"{facts.name} is on Python's path but not installed, so its version is not known: pip install ./kernels."
         ) from error
     except library.KernelError as error:
         raise RuntimeSetupError(f"{facts.name} cannot run here: {error}") from error
+
+
+@cache  # a process goes on with the library that it has loaded
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

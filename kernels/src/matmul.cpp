@@ -39,8 +39,7 @@ void mlp_rows(const Path& path, const Tiles& gate_up, const Tiles& down, Activat
   const std::size_t inner = down.depth(), units = down.blocks, unit_tiles = kBlock / kTileColumns;
   const Rows a = quantized(path, x, rows, gate_up.blocks, input, pool);
   const Rows h = hidden.reserve(rows, units);
-  if (products.size() < rows * 2 * inner) products.resize(rows * 2 * inner);
-  float* const values = products.data();
+  float* const values = reserve(products, rows * 2 * inner);
   Scratch& codes = hidden;  // a thread_local named inside the task would be the worker's own
   const std::size_t tasks = task_count(units, gate_up.columns() * gate_up.depth() * rows);
   pool.each(tasks, [&](std::size_t i) {
@@ -63,11 +62,14 @@ void mlp_rows(const Path& path, const Tiles& gate_up, const Tiles& down, Activat
 
 Rows Scratch::reserve(std::size_t rows, std::size_t blocks) {
   if (codes.size() < rows * blocks * kBlock) codes.resize(rows * blocks * kBlock);
-  if (scales.size() < rows * blocks) {
-    scales.resize(rows * blocks);
-    sums.resize(rows * blocks);
-  }
+  if (scales.size() < rows * blocks) scales.resize(rows * blocks);
+  if (sums.size() < rows * blocks) sums.resize(rows * blocks);  // by itself: there may have been memory for one only
   return {codes.data(), scales.data(), sums.data(), rows};
+}
+
+float* reserve(std::vector<float>& memory, std::size_t size) {
+  if (memory.size() < size) memory.resize(size);
+  return memory.data();
 }
 
 void matmul(const Path& path, const Tiles& tiles, const float* x, std::size_t rows, float* y, Pool& pool) {

@@ -35,7 +35,9 @@ extern const Path kAvx2, kAvxVnni, kAvx512Vnni;
 extern const Path kNeon;
 #endif
 
-// The paths this processor can run, best first; scalar is last.
+// The paths this library was built with, best first; scalar is last. A compiler may not know all of them.
+const std::vector<const Path*>& compiled_paths();
+// Those of them that this processor can run.
 const std::vector<const Path*>& paths();
 // nullptr when the name is unknown or the processor cannot run it.
 const Path* find_path(const char* name);
@@ -50,6 +52,9 @@ struct Scratch {
 
   Rows reserve(std::size_t rows, std::size_t blocks);
 };
+
+// Room for `size` numbers in memory that is kept from call to call.
+float* reserve(std::vector<float>& memory, std::size_t size);
 
 // y [rows, N] = x [rows, K] * tiles.
 void matmul(const Path& path, const Tiles& tiles, const float* x, std::size_t rows, float* y, Pool& pool);

@@ -118,6 +118,7 @@ template <class Result, class... Arguments>
 const char* differs(Result result, Arguments... arguments) {
   const std::vector<float> want = result(kScalar, arguments...);
   for (const Path* path : paths()) {
+    if (path == &kScalar) continue;  // the slowest, against itself
     const std::vector<float> got = result(*path, arguments...);
     if (std::memcmp(want.data(), got.data(), want.size() * sizeof(float)) != 0) return path->name;
   }

@@ -46,11 +46,6 @@ struct Codes {
   }
 };
 
-float* reserve(std::vector<float>& memory, std::size_t size) {
-  if (memory.size() < size) memory.resize(size);
-  return memory.data();
-}
-
 void score(const Path& path, const SparseMLP& mlp, const float* x, std::size_t rows, float* logits, Pool& pool) {
   const std::size_t depth = mlp.gate_up.depth();
   const std::size_t tasks = task_count(mlp.experts, kFloatWork * rows * mlp.experts * depth);
