@@ -174,6 +174,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "head ranges that cut tiles": (field(kernels={"name": "selfspec-kernels", "layout": 1}), "cut tiles"),
     "bits that native kernels lack": (
         lambda m: (kernels()(m), m["quantization"].update(bits=2)), "which selfspec-kernels lacks"),
+    "a model type that a terminal obeys": (lambda m: m["model"].update(model_type="llama\x1b[2J"), "model_type is"),
     "model config": (lambda m: m["model"].update(num_layers="three"), "model config"),
     "model size": (lambda m: m["model"].update(vocab_size=-1), "."),
 }  # fmt: skip
