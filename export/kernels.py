@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
 
 from ..errors import one_line
 from ..models.components import Kernels
@@ -77,9 +76,7 @@ def _kept(reason: str) -> str:
     return textwrap.shorten(one_line(reason), MAX_REASON, placeholder=" ...")
 
 
-def _misfit(
-    precision: Precision, block_size: int | None, matrices: Sequence[TensorSpec], native: Layout
-) -> str | None:
+def _misfit(precision: Precision, block_size: int | None, matrices: Sequence[TensorSpec], native: Layout) -> str | None:
     """Why native kernels cannot multiply these matrices; None where they can."""
     if precision.linear_bits == FLOAT_BITS:
         return f"{precision.name} weights are multiplied by ONNX Runtime"
@@ -114,9 +111,8 @@ def _refusal(path: str) -> Exception | None:
     """What ONNX Runtime has against the library's operators."""
     import onnxruntime as ort  # takes its time, and only quantised exports need it
 
-    options: Any = ort.SessionOptions()
     try:
-        options.register_custom_ops_library(path)
+        ort.SessionOptions().register_custom_ops_library(path)
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         return error
     return None

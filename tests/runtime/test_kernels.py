@@ -138,7 +138,7 @@ def test_a_package_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatc
         raise selfspec_kernels.KernelError("it has no library.")
 
     monkeypatch.setattr(selfspec_kernels, "library_path", missing)
-    with pytest.raises(KernelSetupError, match="selfspec-kernels cannot run here: it has no library; .*--kernels ort"):
+    with pytest.raises(KernelSetupError, match=r"selfspec-kernels cannot run here: it has no library; .*--kernels ort"):
         kernel_library(FACTS)
 
 
