@@ -181,6 +181,7 @@ def _write(
                 source=" ".join(f"{kind}×{count}" for kind, count in sorted(sources.items())),
             ),
             kernels=chosen.facts,
+            kernels_reason=chosen.reason,
             embed_graph=embed_graph,
             units=units,
             head=head,

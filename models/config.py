@@ -210,7 +210,7 @@ class ModelConfig:
             for name in ("sliding_layers", "nope_layers"):
                 fields[name] = tuple(data.get(name, ()))
             config = cls(**fields)
-            if not isinstance(config.model_type, str):
+            if not isinstance(config.model_type, str) or not config.model_type.isprintable():  # it is shown
                 raise TypeError(f"model_type is {config.model_type!r}")
             return config
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, UnsupportedModelError) as error:
