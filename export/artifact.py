@@ -87,7 +87,7 @@ class ExportOptions:
 @dataclass(frozen=True, slots=True)
 class ExportReport:
     """What happened. ``exact`` and ``requantised`` count matrices by the type they had in the checkpoint;
-    ``kernels`` are those that the artifact was made for."""
+    ``kernels`` are those that the artifact was made for; ``warnings`` name matrices that lost more than usual."""
 
     output: Path
     manifest: Manifest
@@ -95,6 +95,7 @@ class ExportReport:
     kernels: KernelChoice
     exact: Counter[str] = field(default_factory=Counter)
     requantised: Counter[str] = field(default_factory=Counter)
+    warnings: tuple[str, ...] = ()
 
 
 def export_model(
@@ -192,7 +193,8 @@ def _write(
         )
     (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
-    return ExportReport(output, manifest, coverage(tokenizer, hot), chosen, writer.exact, writer.requantised)
+    hot_coverage, warnings = coverage(tokenizer, hot), tuple(writer.warnings)
+    return ExportReport(output, manifest, hot_coverage, chosen, writer.exact, writer.requantised, warnings)
 
 
 def _rotary(writer: WeightsWriter, config: ModelConfig) -> dict[str, StoredTensor]:

@@ -15,6 +15,7 @@ from .tiles import TILE_BLOCK, TILE_ROWS, Halves, pack_tiles, tiled_shape
 from .weights_file import WeightsFile
 
 EXACT_BLOCK_SIZE = 32
+FAINT = 100 * 2.0**-24  # weights below it are not told apart to a hundredth by half-precision numbers
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 _SYMMETRIC = {"Q8_0": 8, "Q4_0": 4}  # types of GGUF files and their bits
 _WITH_MINIMA = {"Q4_1": 4}
@@ -26,6 +27,15 @@ class Misfit:
 
     why: str
     instead: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A matrix in the file, and how many of its ``blocks`` are ``faint``: too small for the numbers that scale them."""
+
+    tensor: StoredTensor
+    blocks: int
+    faint: int = 0
 
 
 class Layout(Protocol):
@@ -47,7 +57,7 @@ class Layout(Protocol):
 
     def store(
         self, file: WeightsFile, spec: TensorSpec, bits: int, kinds: Sequence[str], chunks: Iterable[Floats | Blocks]
-    ) -> StoredTensor:
+    ) -> Stored:
         """Append the matrix whose runs of rows are ``chunks``; ``kinds`` are the types of its parts."""
 
 
@@ -71,7 +81,7 @@ class BlockLayout:
 
     def store(
         self, file: WeightsFile, spec: TensorSpec, bits: int, kinds: Sequence[str], chunks: Iterable[Floats | Blocks]
-    ) -> StoredTensor:
+    ) -> Stored:
         symmetric = all(self.keeps(kind, bits) for kind in kinds)
         rows, cols = spec.shape
         codes = file.begin("uint8", (rows, cols * bits // 8))
@@ -83,12 +93,13 @@ class BlockLayout:
             scales.append(blocks.scales)
             if blocks.zero_points is not None:
                 zeros.append(pack(blocks.zero_points, bits))
-        return StoredTensor(
+        tensor = StoredTensor(
             spec.name, (rows, cols), bits, codes,
             scales=file.segment(np.concatenate(scales)),
             zero_points=file.segment(np.concatenate(zeros)) if zeros else None,
             block_size=self.block_size,
         )  # fmt: skip
+        return Stored(tensor, rows * cols // self.block_size)
 
     def _blocks(self, chunk: Floats | Blocks, bits: int, *, symmetric: bool) -> Blocks:
         if not isinstance(chunk, Blocks):
@@ -118,23 +129,42 @@ class TileLayout:
 
     def store(
         self, file: WeightsFile, spec: TensorSpec, bits: int, kinds: Sequence[str], chunks: Iterable[Floats | Blocks]
-    ) -> StoredTensor:
+    ) -> Stored:
         minima = any(_SYMMETRIC.get(kind, 99) > bits for kind in kinds)
         rows, cols = spec.shape
-        tiles = file.begin("uint8", tiled_shape(rows, cols, bits, minima=minima))
+        tiles, faint = file.begin("uint8", tiled_shape(rows, cols, bits, minima=minima)), 0
         for chunk in chunks:
-            blocks = self._blocks(chunk, bits, minima=minima)
-            lowest = None if blocks.minima is None else _halves(blocks.minima, spec)
-            file.append(pack_tiles(blocks.codes, bits, _halves(blocks.scales, spec), lowest))
-        return StoredTensor(spec.name, (rows, cols), bits, tiles, block_size=TILE_BLOCK, tile_rows=TILE_ROWS)
+            kept = _kept(chunk, bits)
+            if kept is None:
+                values = chunk.dequantize() if isinstance(chunk, Blocks) else chunk
+                faint += _faint_blocks(values)
+                kept = quantize_affine(values, bits, TILE_BLOCK)
+            file.append(_tiles(kept.affine() if minima else kept, spec, minima=minima))
+        tensor = StoredTensor(spec.name, (rows, cols), bits, tiles, block_size=TILE_BLOCK, tile_rows=TILE_ROWS)
+        return Stored(tensor, rows * cols // TILE_BLOCK, faint)
 
-    def _blocks(self, chunk: Floats | Blocks, bits: int, *, minima: bool) -> Blocks:
-        if not isinstance(chunk, Blocks):
-            return quantize_affine(chunk, bits, TILE_BLOCK)
-        if chunk.bits > bits or chunk.block_size != TILE_BLOCK:
-            return quantize_affine(chunk.dequantize(), bits, TILE_BLOCK)
-        wide = chunk.widened(bits)
-        return wide.affine() if minima else wide
+
+def _kept(chunk: Floats | Blocks, bits: int) -> Blocks | None:
+    """The same weights in codes of ``bits`` bits, where the checkpoint's own blocks allow it."""
+    if not isinstance(chunk, Blocks) or chunk.bits > bits or chunk.block_size != TILE_BLOCK:
+        return None
+    return chunk.widened(bits)
+
+
+def _tiles(blocks: Blocks, spec: TensorSpec, *, minima: bool) -> Codes:
+    if blocks.zero_points is not None or (blocks.minima is not None) != minima:
+        raise CheckpointError(
+            f"{spec.name} is of a symmetric type, and blocks of it have zero points or minima; use --kernels ort."
+        )
+    lowest = None if blocks.minima is None else _halves(blocks.minima, spec)
+    return pack_tiles(blocks.codes, blocks.bits, _halves(blocks.scales, spec), lowest)
+
+
+def _faint_blocks(values: Floats) -> int:
+    """How many blocks that are not zero have weights only among which half-precision numbers are more than a hundredth
+    of the largest apart."""
+    largest = np.abs(values).reshape(len(values), -1, TILE_BLOCK).max(-1)
+    return int(((largest > 0) & (largest < FAINT)).sum())
 
 
 def check_fit(layout: Layout, specs: Iterable[TensorSpec]) -> None:
@@ -145,11 +175,12 @@ def check_fit(layout: Layout, specs: Iterable[TensorSpec]) -> None:
 
 
 def _halves(values: Floats, spec: TensorSpec) -> Halves:
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         halves = values.astype(np.float16)
-    if not np.isfinite(halves).all():
+        off = ~np.isfinite(halves) | (np.abs(halves.astype(np.float32) - values) > 0.01 * np.abs(values))
+    if off.any():
         raise CheckpointError(
-            f"{spec.name} holds values around {np.abs(values).max():.3g}, beyond half precision, in which native "
-            "kernels keep scales; export with --kernels ort."
+            f"{spec.name} holds values around {np.abs(values[off]).max():.3g}, out of the reach of half precision, in "
+            "which native kernels keep scales; export with --kernels ort."
         )
     return halves

@@ -16,7 +16,7 @@ from ..models.decoder import EMBEDDING, LM_HEAD
 from ..models.tensors import FLOAT_BITS, Role, StoredTensor, TensorSpec
 from .blocks import Blocks, Floats
 from .checkpoint import Checkpoint
-from .layouts import Layout
+from .layouts import FAINT, Layout
 from .weights_file import WeightsFile
 
 _CHUNK_ELEMENTS = 2**21  # 8 MB of float32: peak memory stays flat however large a matrix is
@@ -105,6 +105,7 @@ class WeightsWriter:
         self._layout = layout
         self.exact: Counter[str] = Counter()
         self.requantised: Counter[str] = Counter()
+        self.warnings: list[str] = []
 
     def __enter__(self) -> WeightsWriter:
         return self
@@ -137,7 +138,13 @@ class WeightsWriter:
         kinds = [source.stored_type(part) for part in spec.parts]
         for kind in kinds:
             (self.exact if self._layout.keeps(kind, bits) else self.requantised)[kind] += 1
-        return self._layout.store(self._file, spec, bits, kinds, _chunks(spec, source, self._layout.tile_rows))
+        stored = self._layout.store(self._file, spec, bits, kinds, _chunks(spec, source, self._layout.tile_rows))
+        if stored.faint:
+            self.warnings.append(
+                f"{spec.name}: {stored.faint} of {stored.blocks} blocks have weights below {FAINT:.0e} only, which "
+                "half-precision scales keep coarsely; --kernels ort keeps them better"
+            )
+        return stored.tensor
 
     def _floats(self, spec: TensorSpec, source: Checkpoint) -> StoredTensor:
         segment = self._file.begin("float32", spec.shape)

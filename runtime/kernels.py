@@ -4,8 +4,11 @@ opened. What an artifact says chooses between that package and none, never a fil
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 import onnxruntime as ort
 
@@ -18,10 +21,11 @@ _INSTEAD = "or export the model again with --kernels ort"
 @dataclass(frozen=True, slots=True)
 class KernelLibrary:
     """``path``: what ONNX Runtime registers. ``name`` says version and instruction set: results are the same in all,
-    times are not."""
+    times are not. ``sha256`` is the file's, which a new build changes and the version may not."""
 
     path: str
     name: str
+    sha256: str
 
     def register(self, options: ort.SessionOptions) -> None:
         """Give sessions made with ``options`` the library's operators.
@@ -59,8 +63,8 @@ def kernel_library(facts: KernelFacts) -> KernelLibrary:
         )
     try:
         self_test()
-        version = metadata.version(facts.name)
-        library = KernelLibrary(str(library_path()), f"{facts.name} {version} ({current_path()})")
+        version, path = metadata.version(facts.name), library_path()
+        library = KernelLibrary(str(path), f"{facts.name} {version} ({current_path()})", _sha256(path))
     except metadata.PackageNotFoundError as error:
         raise KernelSetupError(
             f"{facts.name} is on Python's path but not installed, so its version is not known: pip install ./kernels, "
@@ -72,3 +76,8 @@ def kernel_library(facts: KernelFacts) -> KernelLibrary:
         ) from error
     library.register(ort.SessionOptions())
     return library
+
+
+@cache  # a process goes on with the library that it has loaded
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

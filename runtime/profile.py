@@ -136,7 +136,10 @@ def machine_key(artifact: Artifact, threads: int) -> dict[str, str]:
     """What a measurement depends on besides the artifact itself."""
     key = {"cpu": cpu_name(), "onnxruntime": ort.__version__, "threads": str(threads)}
     facts = artifact.manifest.kernels
-    return key if facts is None else key | {"kernels": kernel_library(facts).name}
+    if facts is None:
+        return key
+    library = kernel_library(facts)
+    return key | {"kernels": library.name, "kernels_sha256": library.sha256}
 
 
 def cpu_name() -> str:

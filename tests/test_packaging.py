@@ -101,6 +101,13 @@ def test_neither_artefact_carries_weights(wheel: Path, sdist: Path) -> None:
         assert artefact.stat().st_size < 2**20, f"{artefact.name} is larger than a mebibyte"
 
 
+def test_the_kernels_carry_the_licence() -> None:
+    """They are a package of their own, and are given away without this one."""
+    if not (ROOT / "kernels").is_dir():
+        pytest.skip("kernels/ is not here: this is no checkout")
+    assert (ROOT / "kernels" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
 def test_every_package_has_its_link() -> None:
     """Without the link the editable install, mypy and import-linter would look past the folder."""
     for name in PACKAGES:

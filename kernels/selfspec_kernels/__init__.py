@@ -17,6 +17,7 @@ from . import tiles
 
 __all__ = [
     "KernelError",
+    "compiled_paths",
     "current_path",
     "last_tiles",
     "library_path",
@@ -51,14 +52,19 @@ def _library() -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(f"{path} cannot be loaded: {error}. Reinstall selfspec-kernels on this machine.") from error
-    for name in ("paths", "use_path", "current_path", "self_test", "matmul"):
+    for name in ("compiled_paths", "paths", "use_path", "current_path", "self_test", "matmul"):
         getattr(library, f"selfspec_{name}").restype = ctypes.c_char_p
     library.selfspec_last_tiles.restype = ctypes.c_void_p
     return library
 
 
+def compiled_paths() -> tuple[str, ...]:
+    """The instruction-set paths in the library, best first; which ones is up to the compiler that built it."""
+    return tuple(_library().selfspec_compiled_paths().decode().split(","))
+
+
 def paths() -> tuple[str, ...]:
-    """The instruction-set paths this processor can run, best first; the last is `scalar`."""
+    """Those of them that this processor can run, best first; the last is `scalar`."""
     return tuple(_library().selfspec_paths().decode().split(","))
 
 

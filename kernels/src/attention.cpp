@@ -6,6 +6,9 @@ namespace selfspec {
 namespace {
 
 constexpr std::size_t kMostLines = 64;  // of a tile, which bounds a thread's working memory
+// Floats that the sums of chunks may take before they are merged, 4 MB. As many chunks as fit are computed side by side,
+// and then the next ones, so that working memory does not grow with the context.
+constexpr std::size_t kMostParts = std::size_t{1} << 20;
 
 float* reserve(std::vector<float>& memory, std::size_t size) {
   if (memory.size() < size) memory.resize(size);
@@ -31,28 +34,30 @@ Range chunks_of(const Attention& step, std::size_t first, std::size_t last) {
 
 void by_chunks(const Path& path, const Attention& step, const float* queries, Pool& pool) {
   thread_local std::vector<float> memory;
-  const std::size_t count = step.rows * step.group(), size = size_of_sums(step, count);
+  const std::size_t heads = step.kv_heads, count = step.rows * step.group(), size = size_of_sums(step, count);
   const Range seen = chunks_of(step, 0, step.rows - 1);
-  const std::size_t chunks = seen.last - seen.first, units = step.kv_heads * chunks;
-  float* const parts = reserve(memory, units * size);
+  const std::size_t at_once = std::max<std::size_t>(1, std::min(seen.last - seen.first, kMostParts / (heads * size)));
+  float* const place = reserve(memory, heads * (1 + at_once) * size);
   const auto lines = [&](std::size_t head) { return Lines{head, 0, count, queries + head * count * step.dim}; };
-  const auto part = [&](std::size_t unit) { return sums_at(step, count, parts + unit * size); };
+  const auto sums = [&](std::size_t head) { return sums_at(step, count, place + head * size); };
+  const auto part = [&](std::size_t unit) { return sums_at(step, count, place + (heads + unit) * size); };
 
-  const std::size_t keys = step.total() - seen.first * kChunk;
-  const std::size_t tasks = task_count(units, 2 * step.heads * step.rows * keys * step.dim);
-  pool.each(tasks, [&](std::size_t i) {
-    const Range range(units, i, tasks);
-    for (std::size_t unit = range.first; unit < range.last; ++unit) {
-      chunk(path, step, lines(unit / chunks), seen.first + unit % chunks, part(unit));
+  for (std::size_t first = seen.first; first < seen.last; first += at_once) {
+    const std::size_t chunks = std::min(at_once, seen.last - first), units = heads * chunks;
+    const std::size_t keys = std::min(chunks * kChunk, step.total() - first * kChunk);
+    const std::size_t tasks = task_count(units, 2 * step.heads * step.rows * keys * step.dim);
+    pool.each(tasks, [&](std::size_t i) {
+      const Range range(units, i, tasks);
+      for (std::size_t unit = range.first; unit < range.last; ++unit) {
+        chunk(path, step, lines(unit / chunks), first + unit % chunks, part(unit));
+      }
+    });
+    for (std::size_t unit = 0; unit < units; ++unit) {
+      const std::size_t head = unit / chunks;
+      path.attention.merge(step, lines(head), first + unit % chunks, part(unit), sums(head));
     }
-  });
-  for (std::size_t head = 0; head < step.kv_heads; ++head) {
-    const Sums sums = part(head * chunks);
-    for (std::size_t c = 1; c < chunks; ++c) {
-      path.attention.merge(step, lines(head), seen.first + c, part(head * chunks + c), sums);
-    }
-    path.attention.finish(step, lines(head), sums);
   }
+  for (std::size_t head = 0; head < heads; ++head) path.attention.finish(step, lines(head), sums(head));
 }
 
 void tile(const Path& path, const Attention& step, const Lines& lines) {

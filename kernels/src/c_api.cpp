@@ -2,6 +2,7 @@
 // Those that can refuse return nullptr when all went well and otherwise a sentence, valid until the next call of the
 // same thread.
 #include <atomic>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -20,10 +21,13 @@ struct Threads : Pool {
     const auto work = [&] {
       for (std::size_t i = next++; i < tasks; i = next++) task(user, i);
     };
-    std::vector<std::thread> workers;
+    struct Workers : std::vector<std::thread> {
+      ~Workers() {  // also where the next one could not be started
+        for (auto& worker : *this) worker.join();
+      }
+    } workers;
     for (std::size_t i = 1; i < count; ++i) workers.emplace_back(work);
     work();
-    for (auto& worker : workers) worker.join();
   }
 };
 
@@ -31,6 +35,12 @@ const char* refuse(std::string sentence) {
   thread_local std::string last;
   last = std::move(sentence);
   return last.c_str();
+}
+
+std::string joined(const std::vector<const Path*>& paths) {
+  std::string names;
+  for (const Path* path : paths) names += (names.empty() ? "" : ",") + std::string(path->name);
+  return names;
 }
 
 const char* wrong_shape(int bits, std::uint64_t k, std::uint64_t n, std::uint64_t bytes) {
@@ -52,13 +62,15 @@ using namespace selfspec;
 
 extern "C" {
 
-// The usable paths, best first, separated by commas.
+// The paths this library was built with, best first, separated by commas.
+SELFSPEC_EXPORT const char* selfspec_compiled_paths() {
+  static const std::string names = joined(compiled_paths());
+  return names.c_str();
+}
+
+// Those of them that this processor can run.
 SELFSPEC_EXPORT const char* selfspec_paths() {
-  static const std::string names = [] {
-    std::string joined;
-    for (const Path* path : paths()) joined += (joined.empty() ? "" : ",") + std::string(path->name);
-    return joined;
-  }();
+  static const std::string names = joined(paths());
   return names.c_str();
 }
 
@@ -87,7 +99,13 @@ SELFSPEC_EXPORT const char* selfspec_matmul(const char* path_name, int bits, con
   if (threads < 1) return refuse("Threads are " + std::to_string(threads) + "; at least 1 is needed.");
   Threads pool(static_cast<std::size_t>(threads));
   const bool minima = tile_bytes == n / kTileColumns * (k / kBlock) * block_bytes(bits, true);
-  matmul(*path, Tiles{tiles, n / kTileColumns, k / kBlock, bits, minima}, x, m, y, pool);
-  return nullptr;
+  try {
+    matmul(*path, Tiles{tiles, n / kTileColumns, k / kBlock, bits, minima}, x, m, y, pool);
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return "Out of memory; multiply fewer rows at once.";
+  } catch (const std::exception& error) {  // a thread that cannot be started
+    return refuse(error.what());
+  }
 }
 }

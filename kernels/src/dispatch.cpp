@@ -11,7 +11,16 @@ std::atomic<const Path*> chosen{nullptr};
 
 std::vector<const Path*> usable_paths() {
   std::vector<const Path*> usable;
-  const Path* const best_first[] = {
+  for (const Path* path : compiled_paths()) {
+    if (path->usable()) usable.push_back(path);
+  }
+  return usable;
+}
+
+}  // namespace
+
+const std::vector<const Path*>& compiled_paths() {
+  static const std::vector<const Path*> best_first = {
 #if defined(SELFSPEC_X86)
       &kAvx512Vnni,
 #if defined(SELFSPEC_AVXVNNI)
@@ -23,13 +32,8 @@ std::vector<const Path*> usable_paths() {
 #endif
       &kScalar,
   };
-  for (const Path* path : best_first) {
-    if (path->usable()) usable.push_back(path);
-  }
-  return usable;
+  return best_first;
 }
-
-}  // namespace
 
 const std::vector<const Path*>& paths() {
   static const std::vector<const Path*> usable = usable_paths();

@@ -63,10 +63,8 @@ void mlp_rows(const Path& path, const Tiles& gate_up, const Tiles& down, Activat
 
 Rows Scratch::reserve(std::size_t rows, std::size_t blocks) {
   if (codes.size() < rows * blocks * kBlock) codes.resize(rows * blocks * kBlock);
-  if (scales.size() < rows * blocks) {
-    scales.resize(rows * blocks);
-    sums.resize(rows * blocks);
-  }
+  if (scales.size() < rows * blocks) scales.resize(rows * blocks);
+  if (sums.size() < rows * blocks) sums.resize(rows * blocks);  // by itself: there may have been memory for one only
   return {codes.data(), scales.data(), sums.data(), rows};
 }
 

@@ -33,7 +33,9 @@ extern const Path kAvx2, kAvxVnni, kAvx512Vnni;
 extern const Path kNeon;
 #endif
 
-// The paths this processor can run, best first; scalar is last.
+// The paths this library was built with, best first; scalar is last. A compiler may not know all of them.
+const std::vector<const Path*>& compiled_paths();
+// Those of them that this processor can run.
 const std::vector<const Path*>& paths();
 // nullptr when the name is unknown or the processor cannot run it.
 const Path* find_path(const char* name);

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -88,6 +89,9 @@ struct Failure {
   Status* status;
 };
 
+constexpr const char* kOutOfMemory =
+    "selfspec's kernels are out of memory: free some, or run fewer tokens or conversations at once.";
+
 // A sentence of ours.
 struct Refusal : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -130,6 +134,8 @@ Status* guarded(const Api* api, Body body) {
     return failure.status;
   } catch (const Refusal& refusal) {
     return CreateStatus::call(api, kInvalidArgument, refusal.what());
+  } catch (const std::bad_alloc&) {
+    return CreateStatus::call(api, kFail, kOutOfMemory);
   } catch (const std::exception& error) {
     return CreateStatus::call(api, kFail, error.what());
   }

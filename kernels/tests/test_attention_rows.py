@@ -38,6 +38,23 @@ def test_a_row_has_the_same_bits_in_any_pass(heads: Heads, threads: int) -> None
         np.testing.assert_array_equal(bits(memory.values), bits(alone.values))
 
 
+@pytest.mark.parametrize(
+    ("heads", "count"),
+    [(Heads(16, 16, 232), 700), (Heads(16, 16, 232, 540), 700), (Heads(32, 32, 512, 150), 300)],
+    ids=str,
+)
+def test_chunks_that_do_not_fit_side_by_side_show_in_no_bit(heads: Heads, count: int) -> None:
+    """The sums of all chunks would take more memory with every position, so they are merged a few chunks at a time: 64
+    rows of the first take four chunks of six at once, those of the last one, where rows begin to see in later ones; a
+    row alone takes all."""
+    qkv, memory, first = rows(heads, count), Cache.of(heads, count), count - 64
+    run(session(heads, 2), heads, qkv[:, :first], memory, 0)
+    got = run(session(heads, 2), heads, qkv[:, first:], memory, first)
+    for i in (0, 1, 30, 63):
+        want = run(session(heads), heads, qkv[:, first + i : first + i + 1], memory, first + i)
+        np.testing.assert_array_equal(bits(got[:, i : i + 1]), bits(want))
+
+
 @settings(max_examples=60, deadline=None)
 @given(heads=shapes, cuts=st.sets(st.integers(1, 299), max_size=12), seed=st.integers(0, 2**32 - 1))
 def test_rows_do_not_depend_on_the_cuts(heads: Heads, cuts: set[int], seed: int) -> None:

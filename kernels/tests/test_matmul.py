@@ -1,5 +1,7 @@
 """The product against NumPy, and the promise of the package: rows never depend on each other."""
 
+import platform
+
 import numpy as np
 import pytest
 import selfspec_kernels as kernels
@@ -155,6 +157,16 @@ def test_self_test_passes_and_the_best_path_is_in_use() -> None:
     kernels.self_test()
     assert PATHS[-1] == "scalar"
     assert kernels.current_path() == PATHS[0]
+
+
+def test_compiled_paths_are_those_of_the_machine_and_the_usable_ones_among_them_in_order() -> None:
+    """What a compiler left out is the reason of a slow machine that is otherwise looked for in vain."""
+    known = {"x86_64": ("avx512vnni", "avxvnni", "avx2", "scalar"), "aarch64": ("neon", "scalar")}
+    known["arm64"] = known["aarch64"]
+    compiled = kernels.compiled_paths()
+    assert set(known.get(platform.machine(), ())) - {"avxvnni"} <= set(compiled)
+    assert compiled == tuple(path for path in known.get(platform.machine(), ("scalar",)) if path in compiled)
+    assert tuple(path for path in compiled if path in PATHS) == PATHS
 
 
 @pytest.mark.parametrize(

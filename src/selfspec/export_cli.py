@@ -140,6 +140,7 @@ def print_report(report: ExportReport) -> None:
             lines.append(f"{_counts(report.exact)} carried over exactly")
         if report.requantised:
             lines.append(f"{_counts(report.requantised)} requantised to {manifest.precision}")
+    lines += [f"warning: {warning}" for warning in report.warnings]
     lines.append(f"the hot vocabulary covers {report.hot_coverage:.0%} of a sample text")
     if report.hot_coverage < LOW_COVERAGE:
         lines.append(f"warning: that is below {LOW_COVERAGE:.0%}, so drafts will often miss; try a larger --hot-vocab")

@@ -365,6 +365,21 @@ def test_the_last_line_of_an_export_says_which_kernels_and_why(
     assert last.endswith(f"; {recorded}"), "the artifact keeps other words than its user read"
 
 
+@pytest.mark.parametrize(("kernels", "warnings"), [("ort", 0), ("native", 1)])
+def test_an_export_warns_of_weights_that_half_precision_cannot_hold(
+    kernels: str, warnings: int, capsys: pytest.CaptureFixture[str], checkpoint: Path, tmp_path: Path
+) -> None:
+    """A dead token's row vanishes in native tiles, and nobody would know."""
+    weights = load_file(checkpoint / "model.safetensors")
+    weights["model.embed_tokens.weight"][300] = 1e-9
+    save_file(weights, checkpoint / "model.safetensors")
+    code, _, err = run(capsys, export_main, str(checkpoint), str(tmp_path / "artifact"), "--kernels", kernels)
+    assert code == 0
+    found = [line for line in err.splitlines() if line.startswith("warning: model.embed_tokens.weight: ")]
+    assert len(found) == warnings
+    assert all("blocks have weights below 6e-06 only" in line and "--kernels ort" in line for line in found)
+
+
 @pytest.mark.parametrize("model_id", ["no/such/path", "./nowhere", "model.gguf", "smollm3"])
 def test_an_unknown_model_id_is_one_sentence(
     model_id: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

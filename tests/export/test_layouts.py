@@ -6,6 +6,7 @@ Read back with the runtime-independent reader of ``stored_weights``, which is wr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from selfspec.errors import CheckpointError
 from selfspec.export.blocks import Blocks, Floats
-from selfspec.export.layouts import TileLayout
+from selfspec.export.layouts import BlockLayout, TileLayout
 from selfspec.export.weights_file import WeightsFile
 from selfspec.models.graph import GraphBuilder
 from selfspec.models.native_kernels import NativeKernels
@@ -45,7 +46,7 @@ def stored(folder: Path, kinds: Sequence[str], bits: int) -> tuple[StoredTensor,
     spec = linear_spec(*((16, 64) for _ in kinds))
     with WeightsFile(folder / "weights.bin") as file:
         file.append(np.zeros(7, dtype=np.uint8))  # so that alignment has something to do
-        tensor = TileLayout().store(file, spec, bits, kinds, iter(parts))
+        tensor = TileLayout().store(file, spec, bits, kinds, iter(parts)).tensor
     assert tensor.codes.offset % 64 == 0
     assert (folder / "weights.bin").stat().st_size == tensor.codes.offset + tensor.codes.num_bytes
     return tensor, read_back(folder, tensor), [p.dequantize() if isinstance(p, Blocks) else p for p in parts]
@@ -108,3 +109,60 @@ def test_scales_beyond_half_precision_are_refused_by_name(tmp_path: Path, value:
     rows[3, 5] = value
     with WeightsFile(tmp_path / "weights.bin") as file, pytest.raises(CheckpointError, match=r"^m .*--kernels ort"):
         TileLayout().store(file, linear_spec((8, 32)), 4, ["F32"], [rows])
+
+
+@pytest.mark.parametrize("scale", [2.0**-25, 2.5 * 2.0**-24, 1e5])
+def test_blocks_whose_scales_are_no_half_precision_numbers_are_refused_by_name(tmp_path: Path, scale: float) -> None:
+    """Rounded to zero, a block would vanish without a word."""
+    blocks = Blocks(4, 32, np.full((8, 32), 3, dtype=np.uint8), np.full((8, 1), scale, dtype=np.float32))
+    with WeightsFile(tmp_path / "weights.bin") as file, pytest.raises(CheckpointError, match=r"^m .*--kernels ort"):
+        TileLayout().store(file, linear_spec((8, 32)), 4, ["Q4_0"], [blocks])
+
+
+def test_the_least_scales_of_gguf_come_over_exactly(tmp_path: Path) -> None:
+    """They are half-precision numbers, however small: nothing to refuse, nothing to warn of."""
+    blocks = Blocks(4, 32, np.full((8, 32), 3, dtype=np.uint8), np.full((8, 1), 2.0**-24, dtype=np.float32))
+    with WeightsFile(tmp_path / "weights.bin") as file:
+        found = TileLayout().store(file, linear_spec((8, 32)), 4, ["Q4_0"], [blocks])
+    np.testing.assert_array_equal(read_back(tmp_path, found.tensor), blocks.dequantize())
+    assert found.faint == 0
+
+
+@pytest.mark.parametrize("asymmetry", ["zero_points", "minima"])
+def test_blocks_that_are_not_what_their_type_says_are_refused_by_name(tmp_path: Path, asymmetry: str) -> None:
+    """Symmetric tiles have no place for zero points: every weight of the matrix would be shifted."""
+    rng = np.random.default_rng(0)
+    codes, scales = rng.integers(0, 16, (8, 32)).astype(np.uint8), np.ones((8, 1), dtype=np.float32)
+    if asymmetry == "zero_points":
+        blocks = Blocks(4, 32, codes, scales, zero_points=np.full((8, 1), 3, dtype=np.uint8))
+    else:
+        blocks = Blocks(4, 32, codes, scales, minima=-scales)
+    with WeightsFile(tmp_path / "weights.bin") as file, pytest.raises(CheckpointError, match=r"^m is of a symmetric"):
+        TileLayout().store(file, linear_spec((8, 32)), 4, ["Q4_0"], [blocks])
+
+
+def test_zero_points_come_over_where_there_is_a_place_for_them(tmp_path: Path) -> None:
+    """As minima, beside a part that has its own."""
+    first, second = rows_of("Q4_1", 8), rows_of("Q4_0", 8)
+    assert isinstance(second, Blocks)
+    second = replace(second, zero_points=np.full((8, 2), 4, dtype=np.uint8))
+    with WeightsFile(tmp_path / "weights.bin") as file:
+        found = TileLayout().store(file, linear_spec((8, 64), (8, 64)), 4, ["Q4_1", "Q4_0"], [first, second])
+    np.testing.assert_array_equal(read_back(tmp_path, found.tensor)[8:], second.dequantize())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_too_small_for_half_precision_are_counted(tmp_path: Path, bits: int) -> None:
+    """One of them vanishes here. A block of zeros loses nothing, nor does one with a small weight among others; and
+    ONNX Runtime's scales are wide enough."""
+    matrix = np.zeros((8, 96), dtype=np.float32)
+    matrix[1, :32] = 1e-9
+    matrix[2, 40] = -5e-6
+    matrix[3, 64:66] = 1e-9, 1e-3
+    with WeightsFile(tmp_path / "weights.bin") as file:
+        tiles, blocks = (
+            layout.store(file, linear_spec((8, 96)), bits, ["F32"], [matrix])
+            for layout in (TileLayout(), BlockLayout())
+        )
+    assert (tiles.blocks, tiles.faint) == (24, 2)
+    assert (blocks.blocks, blocks.faint) == (24, 0)

@@ -94,6 +94,20 @@ def test_the_machine_key_names_what_a_measurement_depends_on(fp32: Toy) -> None:
     assert key["cpu"] == cpu_name() != ""
 
 
+def test_another_build_of_the_kernels_misses(
+    native_kernels: None, make_toy: Callable[..., Toy], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code takes other times, though its version is the same."""
+    import selfspec_kernels
+
+    artifact = make_toy(precision="int4", kernels="native", exit_layers=(2, 4, 5), hot_vocab=250).model.artifact
+    store_profile(artifact, 1, SAMPLE)
+    assert load_profile(artifact, 1) == SAMPLE
+    cache.with_name("rebuilt.so").write_bytes(selfspec_kernels.library_path().read_bytes() + b"\0")
+    monkeypatch.setattr(selfspec_kernels, "library_path", lambda: cache.with_name("rebuilt.so"))
+    assert load_profile(artifact, 1) is None
+
+
 @pytest.mark.parametrize(
     "text",
     [
