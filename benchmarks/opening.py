@@ -53,4 +53,4 @@ def _anonymous() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(lambda: print(json.dumps(opening(*sys.argv[1:]))), "opening.py"))
+    sys.exit(run_command(lambda: print(json.dumps(opening(*sys.argv[1:3]))), "opening.py"))

@@ -28,6 +28,7 @@ from selfspec.artifacts import DEFAULT_FOLDER, artifact_name, ensure_artifact
 from selfspec.cli import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError, unknown_name
 from selfspec.prompts import load_prompts
+from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.model import notify_stderr
 
 HERE = Path(__file__).resolve().parent
@@ -116,9 +117,15 @@ def bench(args: argparse.Namespace) -> None:
 
 
 def beside(args: argparse.Namespace) -> None:
-    """Native kernels beside ONNX Runtime's."""
+    """Native kernels beside ONNX Runtime's, where there are any."""
     for precision in ("int8", "int4"):
-        pair = [str(exported(precision, kernels=kernels)) for kernels in ("auto", "ort")]
+        native = exported(precision)
+        if open_artifact(native).manifest.kernels is None:
+            notify_stderr(
+                "native kernels are not installed here, so there is nothing to compare: pip install ./kernels"
+            )
+            return
+        pair = [str(native), str(exported(precision, kernels="ort"))]
         python([str(HERE / "beside_ort.py"), *pair, *_threads(args)], f"beside_ort.py in {precision}")
 
 

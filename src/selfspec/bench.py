@@ -25,7 +25,7 @@ from .bench_runs import (
     time_prompt,
 )
 from .bench_table import WRITERS
-from .calm import Calm
+from .calm import Calm, used
 from .comparison import prompt_ids
 from .errors import UsageError
 from .machine import machine
@@ -36,8 +36,10 @@ from .roofline import COUNTED, roofline_fraction
 from .runtime.exit_policy import best_exit
 from .runtime.model import Model, load, notify_stderr
 from .runtime.profile import Profile
-from .timing import turns
+from .timing import turns as take_order
 from .work import works
+
+_BANDWIDTHS = 3  # of which the best is the machine's: nothing reads faster than it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ def bench(model: Model, settings: Settings) -> Report:
     prefill, generation = _speed_runs(model, settings, calm)
     answers = _answers(model, settings, calm)
     wide = time_prompt(model) if settings.predict else None
-    ((found,),) = calm.turns("read bandwidth", 1, 1, lambda *_: machine(model.sessions.threads))
+    (tried,) = calm.turns("read bandwidth", 1, _BANDWIDTHS, lambda *_: machine(model.sessions.threads))
+    found = max((turn.result for turn in tried), key=lambda facts: facts.bandwidth)
     rows: list[Row] = []
     if prefill:
         rows.append(speed_row(f"pp{settings.prompt_tokens}", prefill))
@@ -189,12 +192,14 @@ def _speed_runs(model: Model, settings: Settings, calm: Calm) -> tuple[list[Run]
         ids = random_ids(model, settings.prompt_tokens)
         run_prefill(conversation, ids)
         name = f"pp{settings.prompt_tokens}"
-        (prefill,) = calm.turns(name, 1, settings.repeats, lambda *_: run_prefill(conversation, ids))
+        (turns,) = calm.turns(name, 1, settings.repeats, lambda *_: run_prefill(conversation, ids))
+        prefill = used(turns)
     if settings.new_tokens:
         (first,) = random_ids(model, 1)
         run_generation(conversation, first, 1)
         name, count = f"tg{settings.new_tokens}", settings.new_tokens
-        (generation,) = calm.turns(name, 1, settings.repeats, lambda *_: run_generation(conversation, first, count))
+        (turns,) = calm.turns(name, 1, settings.repeats, lambda *_: run_generation(conversation, first, count))
+        generation = used(turns)
     return prefill, generation
 
 
@@ -207,17 +212,20 @@ def _answers(model: Model, settings: Settings, calm: Calm) -> list[Answers]:
         return run_prompt(model, prompt, settings.new_tokens, "none" if name == PLAIN else name, exact=settings.exact)
 
     def turn(number: int, repeat: int) -> dict[str, PromptRun]:
-        order = [names[index] for index in turns(len(names), repeat + number)]
-        runs = {name: run(prompts[number], name) for name in order}
-        return {name: runs[name] for name in names}
+        order = take_order(len(names), repeat + number)
+        return {names[index]: run(prompts[number], names[index]) for index in order}
 
     if prompts:  # does not count
         turn(0, 0)
     kept: list[Answers] = []
     found = calm.turns(f"{len(prompts)} prompts", len(prompts), settings.repeats, turn)
-    for prompt, repeats in zip(prompts, found, strict=True):
-        if all(answer.tokens > 0 for answers in repeats for answer in answers.values()):
-            kept.append(Answers(prompt.category, {name: [answers[name] for answers in repeats] for name in names}))
+    for prompt, all_turns in zip(prompts, found, strict=True):
+        if all(answer.tokens > 0 for own in all_turns for answer in own.result.values()):
+            runs, unused = (
+                {name: [own.result[name] for own in all_turns if own.used is which] for name in names}
+                for which in (True, False)
+            )
+            kept.append(Answers(prompt.category, runs, unused))
         else:
             notify_stderr(f"prompt {prompt.question_id} is left out: an answer of one token has no speed.")
     return kept

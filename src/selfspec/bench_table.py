@@ -165,7 +165,7 @@ def _facts(report: Report) -> list[str]:
 
 
 def _turns(found: Turns) -> str:
-    told = f"turns: {found.used} used of {found.run} run, those with the quickest steps before and behind them"
+    told = f"turns: {found.used} used of {found.run} run, those beside the quickest plain steps"
     return f"{told}; {found.disturbed} of the used disturbed all the same, by a step more than {SLOWER - 1:.0%} slower"
 
 

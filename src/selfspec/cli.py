@@ -128,7 +128,7 @@ def _add_bench(commands: Any) -> None:
     for flags, default, words in (
         (("-p", "--prompt-tokens"), 512, "tokens of the prompt that is timed; 0: none"),
         (("-n", "--new-tokens"), 128, "tokens generated in a run, with --draft at most; 0: none"),
-        (("-r", "--repeats"), 5, "runs of each kind that count; a disturbed machine runs up to three times as many"),
+        (("-r", "--repeats"), 5, "runs of each kind that count; a disturbed machine runs up to twice as many"),
     ):
         sub.add_argument(*flags, type=int, default=default, metavar="N", help=f"{words} (default: {default})")
     sub.add_argument(

@@ -56,7 +56,7 @@ MARKDOWN = """\
 - ISA: avx2 fma
 - read bandwidth: 32.1 GB/s (by hand)
 - bytes of a step: 4 of 5 MB; everything
-- turns: 12 used of 30 run, those with the quickest steps before and behind them; 1 of the used disturbed all the \
+- turns: 12 used of 30 run, those beside the quickest plain steps; 1 of the used disturbed all the \
 same, by a step more than 10% slower
 - peak RSS: of each run; all drafts share one process
 - selfspec 9.9, ONNX Runtime 1.2, NumPy 2.3; 2026-01-02
@@ -131,7 +131,14 @@ def test_json_is_the_report() -> None:
     ]
     assert data["prediction"] is None
     assert data["samples"] == [
-        {"prompt": 0, "category": "qa", "draft": "auto", "tokens": 20, "seconds_per_token": [0.05, 0.0625]}
+        {
+            "prompt": 0,
+            "category": "qa",
+            "draft": "auto",
+            "tokens": 20,
+            "seconds_per_token": [0.05, 0.0625],
+            "unused_seconds_per_token": [],
+        }
     ]
     assert data["costs"] == {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}
     assert data["rows"][3]["acceptance_by_position"] == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
