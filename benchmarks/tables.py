@@ -104,6 +104,27 @@ def categories(results: Results) -> str:
     return markdown_table(["", *(name.replace("_", " ") for name in names)], rows)
 
 
+def spec(results: Results) -> str:
+    """The speed-up of ``auto`` over Spec-Bench, by category and over all."""
+    benches = sorted((data for name, data in results.items() if name.startswith("spec-")), key=_order)
+    rows = [row for row in benches[0]["rows"] if row["draft"] == "auto"]
+    lines = []
+    for data in benches:
+        found = {row["category"]: row for row in data["rows"] if row["draft"] == "auto"}
+        lines.append([_title(data), *(_speed_up(found[row["category"]]) for row in rows)])
+    table = markdown_table(["", *(row["category"].replace("_", " ") for row in rows)], lines)
+    again = [
+        f"- {_title(data)}: plain again {_speed_up(row)}; texts of auto equal to plain's: {auto['same_text']} of "
+        f"{auto['prompts']}; {auto['tokens_per_round']:.2f} tokens a round; {_turns(data)}."
+        for data in benches
+        for row in _whole(data)
+        if row["draft"] == "none"
+        for auto in _whole(data)
+        if auto["draft"] == "auto"
+    ]
+    return "\n\n".join([_conditions(benches[0]), table, "\n".join(again)])
+
+
 def details(results: Results) -> str:
     """Everything over all prompts that ``selfspec bench`` found, and the costs."""
     head = [
@@ -130,8 +151,12 @@ def _costs(data: Any) -> str:
     (prefill,) = (row for row in data["rows"] if row["test"].startswith("pp"))
     return (
         f"- {_title(data)}: V(m) {verify}; c by exit layer {draft}; prompt of {prefill['test'][2:]} tokens at "
-        f"{prefill['median']:.0f} tok/s; {data['date'][:16]}, sha256 {data['artifact']['digest'][:12]}."
+        f"{prefill['median']:.0f} tok/s; {_turns(data)}; {data['date'][:16]}, sha256 {data['artifact']['digest'][:12]}."
     )
+
+
+def _turns(data: Any) -> str:
+    return "turns: {used} used of {run} run, {disturbed} of the used disturbed".format(**data["turns"])
 
 
 def beside(results: Results) -> str:
@@ -259,6 +284,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "speed": ("bench-", speed),
     "categories": ("bench-", categories),
     "details": ("bench-", details),
+    "spec": ("spec-", spec),
     "beside": ("beside-", beside),
     "quality": ("quality", quality),
     "memory": ("memory", lambda results: memory.markdown(results["memory"])),

@@ -185,6 +185,7 @@ def _write(
                 source=" ".join(f"{kind}×{count}" for kind, count in sorted(sources.items())),
             ),
             kernels=chosen.facts,
+            kernels_reason=chosen.reason,
             embed_graph=embed_graph,
             units=units,
             head=head,
@@ -197,9 +198,7 @@ def _write(
     Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
     parameters = count_parameters(specs, config)
     hot_coverage, warnings = coverage(tokenizer, hot), tuple(writer.warnings)
-    return ExportReport(
-        output, manifest, hot_coverage, chosen, parameters, writer.exact, writer.requantised, warnings
-    )
+    return ExportReport(output, manifest, hot_coverage, chosen, parameters, writer.exact, writer.requantised, warnings)
 
 
 def _rotary(writer: WeightsWriter, config: ModelConfig) -> dict[str, StoredTensor]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 
+from ..errors import one_line
 from ..models.components import Kernels
-from ..models.manifest import EXPERTS_OPERATOR, KERNEL_LAYOUTS, KernelFacts
+from ..models.manifest import EXPERTS_OPERATOR, KERNEL_LAYOUTS, MAX_REASON, KernelFacts
 from ..models.native_kernels import NativeKernels
 from ..models.ort_kernels import OrtKernels
 from ..models.tensors import FLOAT_BITS, TensorSpec
@@ -20,7 +24,7 @@ _LIBRARY = "selfspec-kernels"
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """``facts`` is what the manifest says, None for ONNX Runtime's own kernels. ``reason`` follows "because"."""
+    """``facts`` and ``reason`` are what the manifest says; ``facts`` is None for ONNX Runtime's own kernels."""
 
     kernels: Kernels
     layout: Layout
@@ -28,8 +32,15 @@ class KernelChoice:
     reason: str
 
     def __str__(self) -> str:
-        name = "ONNX Runtime's" if self.facts is None else self.facts.name
-        return f"kernels: {name}, because {self.reason}"
+        return f"kernels: {'ONNX Runtime' if self.facts is None else self.facts.name}; {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Whether the library ran on this machine, and the words for it, in the past tense: an artifact keeps them."""
+
+    ran: bool
+    words: str
 
 
 def choose_kernels(
@@ -45,54 +56,75 @@ def choose_kernels(
         UsageError: the kernels that were asked for cannot hold a matrix.
     """
     matrices = [spec for spec in specs if precision.quantises(spec)]
-    native = TileLayout()
     if asked == "auto":
-        problem = _against_native(precision, block_size, matrices, native)
-        if problem is None:
-            return _native(native, "they run here")
-        return _ort(block_size, matrices, problem)
-    if asked == "ort":
-        return _ort(block_size, matrices, "they were asked for")
-    check_fit(native, matrices)
-    problem = _unusable(matrices)
-    return _native(native, "they were asked for" + (f", though {problem}" if problem else ""))
-
-
-def _native(layout: Layout, reason: str) -> KernelChoice:
-    return KernelChoice(NativeKernels(), layout, KernelFacts(_LIBRARY, KERNEL_LAYOUTS[_LIBRARY]), reason)
-
-
-def _ort(block_size: int | None, matrices: Sequence[TensorSpec], reason: str) -> KernelChoice:
-    layout = BlockLayout() if block_size is None else BlockLayout(block_size)
+        problem = _misfit(precision, block_size, matrices, TileLayout())
+        trial = Trial(False, problem) if problem else try_library()
+        native, reason = trial.ran, f"auto: {trial.words}"
+    else:
+        native, reason = asked == "native", f"asked for with --kernels {asked}"
+        if native and not (trial := try_library()).ran:
+            reason += f", though {trial.words}"
+    ort_layout = BlockLayout() if block_size is None else BlockLayout(block_size)
+    layout: Layout = TileLayout() if native else ort_layout
     check_fit(layout, matrices)
-    return KernelChoice(OrtKernels(), layout, None, reason)
+    kernels = NativeKernels() if native else OrtKernels()
+    facts = KernelFacts(_LIBRARY, KERNEL_LAYOUTS[_LIBRARY]) if native else None
+    return KernelChoice(kernels, layout, facts, _kept(reason))
 
 
-def _against_native(
-    precision: Precision, block_size: int | None, matrices: Sequence[TensorSpec], native: Layout
-) -> str | None:
-    """Why 'auto' does without native kernels; None where it takes them."""
+def _kept(reason: str) -> str:
+    """As the manifest takes it: printable and not too long, whatever a library said."""
+    return textwrap.shorten(one_line(reason), MAX_REASON, placeholder=" ...")
+
+
+def _misfit(precision: Precision, block_size: int | None, matrices: Sequence[TensorSpec], native: Layout) -> str | None:
+    """Why native kernels cannot multiply these matrices; None where they can."""
     if precision.linear_bits == FLOAT_BITS:
-        return "there are no others for float32"
+        return f"{precision.name} weights are multiplied by ONNX Runtime"
     if block_size not in (None, native.block_size):
-        return f"native ones have blocks of {native.block_size}"
+        return f"native kernels have blocks of {native.block_size}, not {block_size}"
     misfits = (native.misfit(padded(spec, native.block_size)) for spec in matrices)
-    return next((problem for problem in misfits if problem), None) or _unusable(matrices)
+    return next((found.why for found in misfits if found), None)
 
 
-def _unusable(matrices: Sequence[TensorSpec]) -> str | None:
-    """Why the library does not run ``matrices`` on this machine; None where it does."""
+def try_library() -> Trial:
+    """Try the installed library as the runtime does before it opens an artifact (``runtime/kernels.py``; the two may
+    not import each other, so a test holds them together)."""
     try:
-        import selfspec_kernels
+        import selfspec_kernels as library
+        from selfspec_kernels import KernelError, current_path, library_path, self_test, tiles
     except ImportError:
-        return f"{_LIBRARY} is not installed here"
+        return Trial(False, f"{_LIBRARY} was not installed")
+    found, wanted = getattr(tiles, "LAYOUT", None), KERNEL_LAYOUTS[_LIBRARY]
+    if found != wanted:
+        return Trial(False, f"the installed {_LIBRARY} read layout {found} of the weights, not {wanted}")
+    if EXPERTS_OPERATOR not in getattr(library, "operators", tuple)():
+        return Trial(False, f"the installed {_LIBRARY} lacked the operator {EXPERTS_OPERATOR}")
     try:
-        selfspec_kernels.self_test()
-        operators: tuple[str, ...] = getattr(selfspec_kernels, "operators", tuple)()
-        if EXPERTS_OPERATOR not in operators and any(spec.experts for spec in matrices):
-            return f"the installed {_LIBRARY} has no operator for experts"
-        if KERNEL_LAYOUTS[_LIBRARY] != selfspec_kernels.tiles.LAYOUT:
-            return f"the installed {_LIBRARY} reads layout {selfspec_kernels.tiles.LAYOUT} of the weights, another one"
-    except selfspec_kernels.KernelError as error:
-        return str(error)
+        self_test()
+        path = str(library_path())
+        version = metadata.version(_LIBRARY)
+    except (KernelError, metadata.PackageNotFoundError) as error:
+        return _failed(error, *library.__path__)
+    if refusal := _refusal(path):
+        return _failed(refusal, os.path.dirname(path), *library.__path__)
+    return Trial(True, f"{_LIBRARY} {version} ran ({current_path()})")
+
+
+def _refusal(path: str) -> Exception | None:
+    """What ONNX Runtime has against the library's operators."""
+    import onnxruntime as ort  # takes its time, and only quantised exports need it
+
+    try:
+        ort.SessionOptions().register_custom_ops_library(path)
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        return error
     return None
+
+
+def _failed(error: Exception, *folders: str) -> Trial:
+    """Without ``folders``: an artifact is passed on, and where things lie on this machine is nobody else's business."""
+    words = str(error)
+    for folder in folders:
+        words = words.replace(os.path.join(folder, ""), "")
+    return Trial(False, f"{_LIBRARY} could not run: {words}")

@@ -23,6 +23,14 @@ _WITH_MINIMA = {"Q4_1": 4}
 
 
 @dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why a layout cannot store a matrix, and what to do instead."""
+
+    why: str
+    instead: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """A matrix in the file, and how many of its ``blocks`` are ``faint``: too small for the numbers that scale them."""
 
@@ -46,8 +54,8 @@ class Layout(Protocol):
     def paired_experts(self) -> bool:
         """Whether rows of an expert's gate and up alternate; else those of gate come first."""
 
-    def misfit(self, spec: TensorSpec) -> str | None:
-        """Why a matrix cannot be stored so, and what to do; None where it can."""
+    def misfit(self, spec: TensorSpec) -> Misfit | None:
+        """What keeps a matrix from being stored so; None where it can."""
 
     def keeps(self, kind: str, bits: int) -> bool:
         """Whether blocks that a checkpoint stores as ``kind`` come over exactly at ``bits`` bits."""
@@ -66,12 +74,13 @@ class BlockLayout:
     tile_rows: int = 1
     paired_experts: bool = True  # what MoE and QMoE call interleaved
 
-    def misfit(self, spec: TensorSpec) -> str | None:
+    def misfit(self, spec: TensorSpec) -> Misfit | None:
         cols = spec.shape[1]
         if cols % self.block_size == 0:
             return None
         size = max(b for b in BLOCK_SIZES if cols % b == 0 or b == BLOCK_SIZES[0])
-        return f"--quant-block-size {self.block_size} does not divide the {cols} columns of {spec.name}; use {size}."
+        why = f"--quant-block-size {self.block_size} does not divide the {cols} columns of {spec.name}"
+        return Misfit(why, f"use {size}")
 
     def keeps(self, kind: str, bits: int) -> bool:
         return self.block_size == EXACT_BLOCK_SIZE and _SYMMETRIC.get(kind, 99) <= bits
@@ -115,13 +124,11 @@ class TileLayout:
     tile_rows: int = TILE_ROWS
     paired_experts: bool = False
 
-    def misfit(self, spec: TensorSpec) -> str | None:
+    def misfit(self, spec: TensorSpec) -> Misfit | None:
         for name, (rows, cols) in zip(spec.parts, spec.part_shapes, strict=True):
             if rows % TILE_ROWS or cols % TILE_BLOCK:
-                return (
-                    f"{name} is a matrix [{rows}, {cols}], and native kernels need multiples of [{TILE_ROWS}, "
-                    f"{TILE_BLOCK}]; export with --kernels ort."
-                )
+                needed = f"native kernels need multiples of [{TILE_ROWS}, {TILE_BLOCK}]"
+                return Misfit(f"{name} is a matrix [{rows}, {cols}], and {needed}", "export with --kernels ort")
         return None
 
     def keeps(self, kind: str, bits: int) -> bool:
@@ -170,8 +177,8 @@ def _faint_blocks(values: Floats) -> int:
 def check_fit(layout: Layout, specs: Iterable[TensorSpec]) -> None:
     """Raises: UsageError for the first matrix that ``layout`` cannot store."""
     for spec in specs:
-        if (problem := layout.misfit(padded(spec, layout.block_size))) is not None:
-            raise UsageError(problem)
+        if (found := layout.misfit(padded(spec, layout.block_size))) is not None:
+            raise UsageError(f"{found.why}; {found.instead}.")
 
 
 def _halves(values: Floats, spec: TensorSpec) -> Halves:

@@ -282,7 +282,7 @@ class ModelConfig:
                 fields[name] = tuple(data.get(name, ()))
             fields["moe"] = None if data.get("moe") is None else MoEConfig.from_dict(data["moe"])
             config = cls(**fields)
-            if not isinstance(config.model_type, str):
+            if not isinstance(config.model_type, str) or not config.model_type.isprintable():  # it is shown
                 raise TypeError(f"model_type is {config.model_type!r}")
             return config
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, UnsupportedModelError) as error:

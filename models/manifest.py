@@ -30,6 +30,9 @@ KERNEL_LAYOUTS = {"selfspec-kernels": 1}
 EXPERTS_OPERATOR = "SparseMLPTiles"
 """What a kernel library needs for a model with experts; older ones lack it."""
 
+MAX_REASON = 400
+"""Characters of the sentence that says why an artifact's kernels were chosen."""
+
 _TILE_ROWS = 8  # of every layout so far
 _MAX_TEXT_BYTES = 256 * 2**20  # of any file but the weights: these are read whole
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -90,7 +93,8 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One exported model. All paths are relative to the artifact's folder. ``kernels``: None for ONNX Runtime's own."""
+    """One exported model. All paths are relative to the artifact's folder. ``kernels``: None for ONNX Runtime's own;
+    ``kernels_reason``: why these, None where an older exporter did not say."""
 
     format_version: int
     name: str
@@ -99,6 +103,7 @@ class Manifest:
     model: ModelConfig
     quantization: Quantization
     kernels: KernelFacts | None
+    kernels_reason: str | None
     embed_graph: str
     units: tuple[Unit, ...]
     head: Head
@@ -146,6 +151,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
         model=ModelConfig.from_dict(data["model"]),
         quantization=_quantization(data["quantization"]),
         kernels=None if data["kernels"] is None else _kernels(data["kernels"]),
+        kernels_reason=None if data.get("kernels_reason") is None else _reason(data["kernels_reason"]),
         embed_graph=_text(data["embed_graph"]),
         units=tuple(Unit(_text(u["graph"]), _count(u["start"]), _count(u["stop"])) for u in data["units"]),
         head=Head(
@@ -169,12 +175,18 @@ def _parse(data: dict[str, Any]) -> Manifest:
 
 def _quantization(data: dict[str, Any]) -> Quantization:
     return Quantization(
-        _count(data["bits"]), _count(data["head_bits"]), _count(data["block_size"]), _text(data["source"])
+        _count(data["bits"]), _count(data["head_bits"]), _count(data["block_size"]), _shown(data["source"])
     )
 
 
 def _kernels(data: dict[str, Any]) -> KernelFacts:
     return KernelFacts(_text(data["name"]), _count(data["layout"]))
+
+
+def _reason(value: Any) -> str:
+    if not 0 < len(_shown(value)) <= MAX_REASON:
+        raise ValueError(f"a reason of {len(value)} characters, where 1 to {MAX_REASON} were expected")
+    return str(value)
 
 
 def _text(value: Any) -> str:

@@ -10,8 +10,10 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from ..errors import RuntimeSetupError
-from ..models.manifest import KernelFacts
+import onnxruntime as ort
+
+from ..errors import KernelSetupError
+from ..models.manifest import EXPERTS_OPERATOR, KernelFacts
 
 _INSTEAD = "or export the model again with --kernels ort"
 
@@ -25,45 +27,61 @@ class KernelLibrary:
     name: str
     sha256: str
 
+    def register(self, options: ort.SessionOptions) -> None:
+        """Give sessions made with ``options`` the library's operators.
 
-def kernel_library(facts: KernelFacts, operator: str | None = None) -> KernelLibrary:
-    """The installed library that ``facts`` asks for.
+        Raises:
+            KernelSetupError: ONNX Runtime refuses the library.
+        """
+        try:
+            options.register_custom_ops_library(self.path)
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
+            raise KernelSetupError(f"{self.name} cannot run here: {error}; install it again, {_INSTEAD}.") from error
 
-    Args:
-        operator: one that older libraries of the same layout lack.
+
+def kernel_library(facts: KernelFacts) -> KernelLibrary:
+    """The installed library that ``facts`` asks for, tried: its self-test is passed and ONNX Runtime takes it.
+
+    The exporter looks at the same things before it chooses (``export/kernels.py``; the two may not import each other,
+    so a test holds them together).
 
     Raises:
-        RuntimeSetupError: it is not installed, of another layout, too old, or not able to run here.
+        KernelSetupError: it is not installed, of another layout, or not able to run here.
     """
     try:
-        import selfspec_kernels as library
+        import selfspec_kernels as package
+        from selfspec_kernels import KernelError, current_path, library_path, self_test, tiles
     except ImportError as error:
-        raise RuntimeSetupError(
+        raise KernelSetupError(
             f"this artifact needs {facts.name}, which is not installed ({error}): install it from selfspec's sources "
             f"(pip install ./kernels; it takes a C++ compiler), {_INSTEAD}."
         ) from error
-    found = getattr(library.tiles, "LAYOUT", None)
+    found = getattr(tiles, "LAYOUT", None)
     if found != facts.layout:
-        raise RuntimeSetupError(
+        raise KernelSetupError(
             f"this artifact's weights are in layout {facts.layout} of {facts.name}, and the installed one reads "
             f"{found}: install the {facts.name} of this selfspec, {_INSTEAD}."
         )
+    if EXPERTS_OPERATOR not in getattr(package, "operators", tuple)():
+        raise KernelSetupError(
+            f"the installed {facts.name} lacks the operator {EXPERTS_OPERATOR}: install the {facts.name} of this "
+            f"selfspec (pip install ./kernels), {_INSTEAD}."
+        )
     try:
-        library.self_test()
-        if operator is not None and operator not in getattr(library, "operators", tuple)():
-            raise RuntimeSetupError(
-                f"this artifact needs the operator {operator}, which the installed {facts.name} lacks: install the "
-                f"{facts.name} of this selfspec (pip install ./kernels), {_INSTEAD}."
-            )
-        version = metadata.version(facts.name)
-        path = library.library_path()
-        return KernelLibrary(str(path), f"{facts.name} {version} ({library.current_path()})", _sha256(path))
+        self_test()
+        version, path = metadata.version(facts.name), library_path()
+        library = KernelLibrary(str(path), f"{facts.name} {version} ({current_path()})", _sha256(path))
     except metadata.PackageNotFoundError as error:
-        raise RuntimeSetupError(
-            f"{facts.name} is on Python's path but not installed, so its version is not known: pip install ./kernels."
+        raise KernelSetupError(
+            f"{facts.name} is on Python's path but not installed, so its version is not known: pip install ./kernels, "
+            f"{_INSTEAD}."
         ) from error
-    except library.KernelError as error:
-        raise RuntimeSetupError(f"{facts.name} cannot run here: {error}") from error
+    except KernelError as error:
+        raise KernelSetupError(
+            f"{facts.name} cannot run here: {str(error).rstrip('.')}; install it again, {_INSTEAD}."
+        ) from error
+    library.register(ort.SessionOptions())
+    return library
 
 
 @cache  # a process goes on with the library that it has loaded

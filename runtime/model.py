@@ -262,6 +262,7 @@ def load(path: str | Path, *, threads: int | None = None, notify: Callable[[str]
     Raises:
         ArtifactError: missing, damaged or of another format version.
         UsageError, RuntimeSetupError: ``threads`` is below 1, or the process already runs with another number.
+        KernelSetupError: it was exported for native kernels, which are not installed or cannot run here.
     """
     artifact = open_artifact(path)
     sessions = Sessions(artifact, threads)

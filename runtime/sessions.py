@@ -9,8 +9,8 @@ import threading
 
 import onnxruntime as ort
 
-from ..errors import ArtifactError, RuntimeSetupError
-from ..models.manifest import EXPERTS_OPERATOR, WEIGHTS_NAME, Manifest
+from ..errors import ArtifactError
+from ..models.manifest import WEIGHTS_NAME, Manifest
 from .artifact import Artifact
 from .external_data import check_external_data
 from .kernels import kernel_library
@@ -57,15 +57,15 @@ class Sessions:
         """Args: threads: size of the process's pool; None takes what is set, else the physical cores.
 
         Raises:
-            UsageError, RuntimeSetupError: from :func:`use_threads` and :func:`kernel_library`.
+            UsageError, RuntimeSetupError: from :func:`use_threads`.
+            KernelSetupError: from :func:`kernel_library`.
             ArtifactError: the artifact was exported for another device.
         """
         if device != artifact.manifest.target:
             raise ArtifactError(f"{artifact.path} was exported for {artifact.manifest.target}, not for {device}.")
         self.artifact = artifact
-        facts, moe = artifact.manifest.kernels, artifact.manifest.model.moe
-        operator = None if moe is None else EXPERTS_OPERATOR
-        self.kernels = None if facts is None else kernel_library(facts, operator)
+        facts = artifact.manifest.kernels
+        self.kernels = None if facts is None else kernel_library(facts)
         """The library beside ONNX Runtime's own kernels, where the artifact needs one."""
         self.threads = use_threads(threads)
         self._sessions: dict[str, ort.InferenceSession] = {}
@@ -103,11 +103,7 @@ class Sessions:
         return "ONNX Runtime's" if self.kernels is None else self.kernels.name
 
     def options(self) -> ort.SessionOptions:
-        """What every session is made with.
-
-        Raises:
-            RuntimeSetupError: ONNX Runtime refuses the library of kernels.
-        """
+        """What every session is made with."""
         options = ort.SessionOptions()
         options.use_per_session_threads = False
         options.enable_cpu_mem_arena = True
@@ -115,10 +111,7 @@ class Sessions:
         options.add_session_config_entry("session.load_model_format", "ONNX")  # what check_external_data has read it as
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(self.artifact.path.resolve()))
         if self.kernels is not None:
-            try:
-                options.register_custom_ops_library(self.kernels.path)
-            except Exception as error:  # ONNX Runtime's exceptions share no base class
-                raise RuntimeSetupError(f"{self.kernels.name} cannot run here: {error}") from error
+            self.kernels.register(options)
         return options
 
     def _create(self, graph: str) -> ort.InferenceSession:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from .errors import ArtifactError, RuntimeSetupError
+from .errors import ArtifactError, KernelSetupError
 from .export_cli import EXPORT_MODULES, export_with_bar, require_modules
 from .models.manifest import KERNEL_LAYOUTS, KernelFacts
 from .runtime.artifact import Artifact, open_artifact
@@ -70,7 +70,7 @@ def _native_kernels() -> KernelFacts | None:
     for facts in (KernelFacts(name, layout) for name, layout in KERNEL_LAYOUTS.items()):
         try:
             kernel_library(facts)
-        except RuntimeSetupError:
+        except KernelSetupError:
             continue
         return facts
     return None

@@ -13,8 +13,19 @@ from . import __version__
 from .bench_plot import check_plot, write_plot
 from .bench_report import ArtifactFacts, Costs, Report
 from .bench_rows import PLAIN, Answers, Row, prompt_rows, samples, speed_row
-from .bench_runs import PromptRun, Run, draft_options, random_ids, run_generation, run_prefill, run_prompt, time_prompt
+from .bench_runs import (
+    PromptRun,
+    Run,
+    draft_options,
+    random_ids,
+    run_generation,
+    run_prefill,
+    run_prompt,
+    step_probe,
+    time_prompt,
+)
 from .bench_table import WRITERS
+from .calm import Calm, used
 from .comparison import prompt_ids
 from .errors import UsageError
 from .machine import machine
@@ -25,8 +36,10 @@ from .roofline import COUNTED, roofline_fraction
 from .runtime.exit_policy import best_exit
 from .runtime.model import Model, load, notify_stderr
 from .runtime.profile import Profile
-from .timing import take_turns, turns
+from .timing import turns as take_order
 from .work import works
+
+_BANDWIDTHS = 3  # of which the best is the machine's: nothing reads faster than it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +120,12 @@ def bench(model: Model, settings: Settings) -> Report:
     passes = works(model.artifact)
     read_bytes = passes.step.weight_bytes
     profile = model.profile() if settings.drafts or settings.predict else model.stored_profile()
-    prefill, generation = _speed_runs(model, settings)
-    answers = _answers(model, settings)
+    calm = Calm(step_probe(model, exact=settings.exact), notify_stderr)
+    prefill, generation = _speed_runs(model, settings, calm)
+    answers = _answers(model, settings, calm)
     wide = time_prompt(model) if settings.predict else None
-    notify_stderr("read bandwidth ...")
-    found = machine(model.sessions.threads)
+    (tried,) = calm.turns("read bandwidth", 1, _BANDWIDTHS, lambda *_: machine(model.sessions.threads))
+    found = max((turn.result for turn in tried), key=lambda facts: facts.bandwidth)
     rows: list[Row] = []
     if prefill:
         rows.append(speed_row(f"pp{settings.prompt_tokens}", prefill))
@@ -145,6 +159,7 @@ def bench(model: Model, settings: Settings) -> Report:
         found,
         costs,
         tuple(rows),
+        calm.facts(),
         prediction,
         samples(answers),
     )
@@ -170,49 +185,49 @@ def _check_fits(model: Model, settings: Settings) -> None:
             )
 
 
-def _speed_runs(model: Model, settings: Settings) -> tuple[list[Run], list[Run]]:
+def _speed_runs(model: Model, settings: Settings, calm: Calm) -> tuple[list[Run], list[Run]]:
     """(prompts, generations), after one of each that does not count."""
     prefill: list[Run] = []
     generation: list[Run] = []
     conversation = model.conversation(exact=settings.exact)
     if settings.prompt_tokens:
         ids = random_ids(model, settings.prompt_tokens)
-        notify_stderr(f"pp{settings.prompt_tokens}, {settings.repeats} times ...")
         run_prefill(conversation, ids)
-        prefill = [run_prefill(conversation, ids) for _ in range(settings.repeats)]
+        name = f"pp{settings.prompt_tokens}"
+        (turns,) = calm.turns(name, 1, settings.repeats, lambda *_: run_prefill(conversation, ids))
+        prefill = used(turns)
     if settings.new_tokens:
         (first,) = random_ids(model, 1)
-        notify_stderr(f"tg{settings.new_tokens}, {settings.repeats} times ...")
         run_generation(conversation, first, 1)
-        generation = [run_generation(conversation, first, settings.new_tokens) for _ in range(settings.repeats)]
+        name, count = f"tg{settings.new_tokens}", settings.new_tokens
+        (turns,) = calm.turns(name, 1, settings.repeats, lambda *_: run_generation(conversation, first, count))
+        generation = used(turns)
     return prefill, generation
 
 
-def _answers(model: Model, settings: Settings) -> list[Answers]:
-    """Every prompt with every draft; those whose answers have nothing to time are left out, and told.
-
-    A repeat is a pass over all prompts, so a slow minute of the machine meets one repeat of every prompt, which a
-    median leaves out, and not every repeat of a few."""
+def _answers(model: Model, settings: Settings, calm: Calm) -> list[Answers]:
+    """Every prompt with every draft; those whose answers have nothing to time are left out, and told."""
     names = [PLAIN, *settings.drafts]
-    prompts = list(settings.prompts)
-    runs: dict[int, dict[str, list[PromptRun]]] = {}
+    prompts = settings.prompts
 
-    def run(number: int, name: str) -> PromptRun:
-        draft = "none" if name == PLAIN else name
-        return run_prompt(model, prompts[number], settings.new_tokens, draft, exact=settings.exact)
+    def run(prompt: Prompt, name: str) -> PromptRun:
+        return run_prompt(model, prompt, settings.new_tokens, "none" if name == PLAIN else name, exact=settings.exact)
+
+    def turn(number: int, repeat: int) -> dict[str, PromptRun]:
+        order = take_order(len(names), repeat + number)
+        return {names[index]: run(prompts[number], names[index]) for index in order}
 
     if prompts:  # does not count
-        take_turns(names, 1, lambda name: run(0, name))
-    for repeat in range(settings.repeats):
-        notify_stderr(f"{len(prompts)} prompts, pass {repeat + 1} of {settings.repeats} ...")
-        for number in range(len(prompts)):
-            found = runs.setdefault(number, {name: [] for name in names})
-            for turn in turns(len(names), repeat + number):
-                found[names[turn]].append(run(number, names[turn]))
+        turn(0, 0)
     kept: list[Answers] = []
-    for number, prompt in enumerate(prompts):
-        if all(answer.tokens > 0 for column in runs[number].values() for answer in column):
-            kept.append(Answers(prompt.category, runs[number]))
+    found = calm.turns(f"{len(prompts)} prompts", len(prompts), settings.repeats, turn)
+    for prompt, all_turns in zip(prompts, found, strict=True):
+        if all(answer.tokens > 0 for own in all_turns for answer in own.result.values()):
+            runs, unused = (
+                {name: [own.result[name] for own in all_turns if own.used is which] for name in names}
+                for which in (True, False)
+            )
+            kept.append(Answers(prompt.category, runs, unused))
         else:
             notify_stderr(f"prompt {prompt.question_id} is left out: an answer of one token has no speed.")
     return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .bench_rows import Row, Sample
+from .calm import Turns
 from .machine import Machine
 from .prediction import Prediction
 
@@ -38,7 +39,8 @@ class Costs:
 @dataclass(frozen=True, slots=True)
 class Report:
     """``date``: ISO 8601, UTC. ``exact``: everything was run so, in padded passes; ``costs`` are those of unpadded
-    ones, and None where no profile was measured or needed. ``prediction``: no measurement, and of another machine.
+    ones, and None where no profile was measured or needed. ``turns``: those of
+    all rows. ``prediction``: no measurement, and of another machine.
     ``samples``: what the speed-ups are made of; of all forms, JSON alone has them.
     """
 
@@ -49,5 +51,6 @@ class Report:
     machine: Machine
     costs: Costs | None
     rows: tuple[Row, ...]
+    turns: Turns
     prediction: Prediction | None = None
     samples: tuple[Sample, ...] = ()

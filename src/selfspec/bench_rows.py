@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .bench_runs import PromptRun, Run
 from .bootstrap import ratio_interval
@@ -25,7 +25,7 @@ class Row:
     the share that was kept. ``draft_share``: of the rounds' time, that spent drafting. ``speed_up``: plain's time per
     token over this draft's, medians over repeats, prompts weighted by the length of plain's answer; ``speed_up_low``
     and ``speed_up_high`` bound it at 95 %, by bootstrap over prompts and repeats. ``same_text``: prompts of which every
-    answer equals plain's. Memory is the most that a run had, in bytes.
+    answer equals plain's, in turns that do not count too. Memory is the most that a run had, in bytes.
     """
 
     test: str
@@ -53,22 +53,28 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """One prompt: draft → its runs, one a repeat. The first draft is plain."""
+    """One prompt: draft → its runs, one a repeat. The first draft is plain. ``unused``: runs whose time does not count,
+    since something disturbed the machine; their text and their memory do."""
 
     category: str
     runs: Mapping[str, Sequence[PromptRun]]
+    unused: Mapping[str, Sequence[PromptRun]] = field(default_factory=dict)
+
+    def all_runs(self, draft: str) -> list[PromptRun]:
+        return [*self.runs[draft], *self.unused.get(draft, ())]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One prompt, by its place among those that were kept, with one draft: seconds a token after the first, of each
-    repeat; ``tokens``: of plain's answer, after the first."""
+    repeat that counts and of each that does not; ``tokens``: of plain's answer, after the first."""
 
     prompt: int
     category: str
     draft: str
     tokens: int
     seconds_per_token: tuple[float, ...]
+    unused_seconds_per_token: tuple[float, ...] = ()
 
 
 def samples(answers: Sequence[Answers]) -> tuple[Sample, ...]:
@@ -79,11 +85,16 @@ def samples(answers: Sequence[Answers]) -> tuple[Sample, ...]:
             category=found.category,
             draft=draft,
             tokens=found.runs[PLAIN][0].tokens,
-            seconds_per_token=tuple(round(run.seconds_per_token, 7) for run in runs),
+            seconds_per_token=_paces(runs),
+            unused_seconds_per_token=_paces(found.unused.get(draft, ())),
         )
         for number, found in enumerate(answers)
         for draft, runs in found.runs.items()
     )
+
+
+def _paces(runs: Sequence[PromptRun]) -> tuple[float, ...]:
+    return tuple(round(run.seconds_per_token, 7) for run in runs)
 
 
 def speed_row(test: str, runs: Sequence[Run], roofline: float | None = None) -> Row:
@@ -120,6 +131,7 @@ def _prompt_row(category: str, draft: str, answers: Sequence[Answers], seed: int
     columns = [a.runs[draft] for a in answers]
     repeats = list(zip(*columns, strict=True))
     runs = [run for column in columns for run in column]
+    all_runs = [run for a in answers for run in a.all_runs(draft)]
     speeds = [tokens_per_second(repeat) for repeat in repeats]
     rounds = [r for run in runs for r in run.rounds]
     drafted, seconds = sum(r.num_drafted for r in rounds), sum(r.seconds for r in rounds)
@@ -144,8 +156,8 @@ def _prompt_row(category: str, draft: str, answers: Sequence[Answers], seed: int
         draft_share=sum(run.draft_seconds for run in runs) / seconds if seconds else None,
         ttft_ms=1000 * statistics.median(run.ttft_seconds for run in runs),
         same_text=None if draft == PLAIN else sum(_same(a, draft) for a in answers),
-        peak_rss_bytes=max(run.peak_rss for run in runs),
-        pss_bytes=_most_pss(runs),
+        peak_rss_bytes=max(run.peak_rss for run in all_runs),
+        pss_bytes=_most_pss(all_runs),
     )
 
 
@@ -194,4 +206,4 @@ def _most_pss(runs: Sequence[Run]) -> int | None:
 
 
 def _same(answers: Answers, draft: str) -> bool:
-    return {run.token_ids for run in answers.runs[draft]} == {answers.runs[PLAIN][0].token_ids}
+    return {run.token_ids for run in answers.all_runs(draft)} == {answers.runs[PLAIN][0].token_ids}

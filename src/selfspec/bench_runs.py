@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from .runtime.stats import memory_bytes, peak_rss_bytes, reset_peak_rss
 
 _SEED = 0
 _WIDE_PROMPT, _PROMPT_REPEATS = 128, 5
+_PROBE_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,21 @@ def run_prefill(conversation: Conversation, ids: Sequence[int]) -> Run:
     started = time.perf_counter()
     conversation.prefill(ids)
     return Run(len(ids), time.perf_counter() - started, peak_rss_bytes(), memory_bytes("Pss"))
+
+
+def step_probe(model: Model, *, exact: bool = False) -> Callable[[], float]:
+    """Seconds of a plain step, the same one each time; the quickest of some."""
+    conversation = model.conversation(exact=exact)
+    (token,) = random_ids(model, 1)
+    conversation.prefill([token])
+
+    def step() -> float:
+        conversation.truncate(0)
+        started = time.perf_counter()
+        conversation.prefill([token])
+        return time.perf_counter() - started
+
+    return lambda: min(step() for _ in range(_PROBE_STEPS))
 
 
 def time_prompt(model: Model) -> tuple[int, float]:

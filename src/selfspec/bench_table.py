@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from .bench_report import Report
 from .bench_rows import Row
+from .calm import SLOWER, Turns
 from .prediction import PredictedRow, Prediction
 
 _NONE = "-"
@@ -78,7 +79,7 @@ def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _parts(report: Report) -> dict[str, dict[str, Any]]:
     costs = dict.fromkeys(("verify", "draft", "best_exit")) if report.costs is None else asdict(report.costs)
     artifact = asdict(report.artifact) | {"selfspec": report.selfspec, "date": report.date, "exact": report.exact}
-    parts = {"artifact": artifact, "machine": asdict(report.machine), "costs": costs}
+    parts = {"artifact": artifact, "machine": asdict(report.machine), "costs": costs, "turns": asdict(report.turns)}
     return parts if report.prediction is None else parts | {"prediction": _prediction(report.prediction)}
 
 
@@ -150,6 +151,7 @@ def _facts(report: Report) -> list[str]:
         f"read bandwidth: {found.bandwidth / 1e9:.1f} GB/s ({found.bandwidth_method})",
         f"bytes of a step: {_megabytes(artifact.step_bytes)} of {_megabytes(artifact.weights_bytes)} MB; "
         + artifact.step_bytes_counted,
+        _turns(report.turns),
         f"peak RSS: of {found.peak_rss_of}; all drafts share one process",
         f"selfspec {report.selfspec}, ONNX Runtime {found.onnxruntime}, NumPy {found.numpy}; {report.date}",
     ]
@@ -160,6 +162,11 @@ def _facts(report: Report) -> list[str]:
         chosen = "" if costs.best_exit is None else f"; early-exit drafts through {costs.best_exit}"
         lines.append(f"c by exit layer: {_pairs(costs.draft)}{chosen}")
     return lines
+
+
+def _turns(found: Turns) -> str:
+    told = f"turns: {found.used} used of {found.run} run, those beside the quickest plain steps"
+    return f"{told}; {found.disturbed} of the used disturbed all the same, by a step more than {SLOWER - 1:.0%} slower"
 
 
 def _pairs(costs: Mapping[int, float]) -> str:

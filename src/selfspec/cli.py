@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,11 +17,9 @@ from .errors import ArtifactError, SelfSpecError, UsageError, one_line
 from .generating import add_model, add_options, context_sentence, logprobs_of, options_of, statistics_line
 from .runtime.artifact import compare_files
 from .runtime.drafting import DRAFTERS
-from .runtime.exit_policy import best_exit, best_fewer
 from .runtime.generation import TokenStream
 from .runtime.model import Model, load
 from .runtime.stats import peak_rss_bytes
-from .work import works
 
 _INTERRUPTED = 130
 
@@ -88,7 +85,7 @@ def build_parser() -> Parser:
     _add_chat(commands)
     _add_bench(commands)
     for name, function, text in (
-        ("info", _info, "Say what an artifact holds, and what was measured of it on this machine."),
+        ("info", _info, "Say what an artifact holds, which kernels it uses and why, and what was measured of it here."),
         ("profile", _profile, "Measure an artifact on this machine and keep the result."),
     ):
         sub = commands.add_parser(name, help=text, description=text)
@@ -131,7 +128,7 @@ def _add_bench(commands: Any) -> None:
     for flags, default, words in (
         (("-p", "--prompt-tokens"), 512, "tokens of the prompt that is timed; 0: none"),
         (("-n", "--new-tokens"), 128, "tokens generated in a run, with --draft at most; 0: none"),
-        (("-r", "--repeats"), 5, "runs of each kind"),
+        (("-r", "--repeats"), 5, "runs of each kind that count; a disturbed machine runs up to twice as many"),
     ):
         sub.add_argument(*flags, type=int, default=default, metavar="N", help=f"{words} (default: {default})")
     sub.add_argument(
@@ -228,60 +225,20 @@ def _print_json(model: Model, stream: TokenStream) -> None:
 
 
 def _info(args: argparse.Namespace) -> None:
-    model = load(args.artifact, threads=args.threads)
-    manifest, profile = model.artifact.manifest, model.stored_profile()
-    if args.json:
-        data = asdict(manifest) | {"profile": None if profile is None else profile.to_dict()}
-        print(json.dumps(data, ensure_ascii=False))
-        return
-    config, quantization = manifest.model, manifest.quantization
-    size = sum(facts.size for facts in manifest.files.values())
-    hot = sum(stop - start for start, stop in manifest.head.hot_ranges)
-    stored = "float32" if quantization.bits == 32 else (
-        f"{quantization.bits} bit, embedding and head {quantization.head_bits} bit, blocks of {quantization.block_size}"
-    )  # fmt: skip
-    rows = {
-        "name": f"{manifest.name} ({config.model_type}), {size / 1e6:.0f} MB",
-        "layers": f"{config.num_layers} of width {config.hidden_size}, {config.num_attention_heads} heads, "
-        f"{config.num_kv_heads} key/value heads",
-        "vocabulary": f"{config.vocab_size} tokens, {hot} of them hot",
-        **_expert_rows(model),
-        "context": f"{config.context_length} tokens",
-        "weights": f"{stored}; from {quantization.source}",
-        "exit layers": ", ".join(map(str, manifest.exit_layers)) or "none",
-        "kernels": model.sessions.kernels_name,
-        "graphs": f"{len(manifest.units)} blocks, for {manifest.target}",
-        "chat template": "yes" if model.codec.has_chat_template else "no",
-        "made by": ", ".join(f"{k} {v}" for k, v in manifest.producer.items()),
-        "profile": "none yet on this machine; selfspec profile makes one" if profile is None else "measured, see below",
-    }
-    for key, value in rows.items():
-        print(f"{key:14} {value}")
-    if profile is not None:
-        _print_profile(model)
+    from . import info
 
-
-def _expert_rows(model: Model) -> dict[str, str]:
-    """What ``selfspec info`` says of a model with experts beside what it says of any."""
-    moe = model.artifact.manifest.model.moe
-    if moe is None:
-        return {}
-    shared = f", and one of {moe.shared_size} for every token" if moe.shared_size else ""
-    plain, drafted = (works(model.artifact, k).step.weight_bytes / 1e6 for k in (None, 1))
-    return {
-        "experts": f"{moe.num_experts} of width {moe.expert_size} in {len(moe.layers)} layers, {moe.experts_per_token} "
-        f"a token{shared}",
-        "token reads": f"{plain:.1f} MB of weights; drafted with 1 expert {drafted:.1f} MB",
-    }
+    info.main(args)
 
 
 def _profile(args: argparse.Namespace) -> None:
+    from .info import print_profile
+
     model = load(args.artifact, threads=args.threads)
-    model.profile(refresh=True)
+    profile = model.profile(refresh=True)
     if args.json:
-        print(json.dumps(model.profile().to_dict()))
+        print(json.dumps(profile.to_dict()))
     else:
-        _print_profile(model)
+        print_profile(profile, model.artifact.manifest)
 
 
 def _verify_artifact(args: argparse.Namespace) -> None:
@@ -291,35 +248,3 @@ def _verify_artifact(args: argparse.Namespace) -> None:
         wrong += problem is not None
     if wrong:
         raise ArtifactError(f"{wrong} file(s) of {args.artifact} are not what was exported; see above.")
-
-
-def _print_profile(model: Model) -> None:
-    profile = model.profile()
-    print(f"one-row pass   {1000 * profile.step_seconds[1]:.2f} ms ({1 / profile.step_seconds[1]:.1f} tok/s plain)")
-    print("V(m)           " + "  ".join(f"{m}: {profile.verify_cost(m):.2f}" for m in profile.step_seconds))
-    for k, found in profile.exits.items():
-        cost = profile.draft_cost(k)
-        print(f"exit {k:<9} costs {cost:.2f} of a pass, predicts {found.agreement:.2f} of the model's tokens")
-    for k, found in profile.fewer.items():
-        cost = found.seconds / profile.step_seconds[1]
-        name = f"{k} expert(s)"
-        print(f"{name:<14} cost {cost:.2f} of a pass, predict {found.agreement:.2f} of the model's tokens")
-    best = best_exit(profile)
-    if best is not None:
-        layers = model.artifact.manifest.model.num_layers
-        print(
-            f"early-exit     best after layer {best.exit_layer} of {layers}, at most {best.num_tokens} token(s) a "
-            f"round: {best.rate:.2f} x plain by what was measured"
-        )
-    fewer = best_fewer(profile)
-    if fewer is not None:
-        print(
-            f"fewer-experts  best with {fewer.experts}, at most {fewer.num_tokens} token(s) a round: "
-            f"{fewer.rate:.2f} x plain by what was measured"
-        )
-    passes = profile.exact_passes
-    if passes is None:
-        print("exact          not possible here")
-    else:
-        cut = f", none across a multiple of {passes.boundary}" if passes.boundary else ""
-        print(f"exact          passes padded to {passes.min_rows} row(s){cut}")

@@ -55,6 +55,10 @@ class RuntimeSetupError(SelfSpecError):
     """The process or machine cannot run the request as asked (threads, exactness)."""
 
 
+class KernelSetupError(RuntimeSetupError):
+    """The native kernels that an artifact was exported for are not installed, or cannot run here."""
+
+
 @contextlib.contextmanager
 def foreign_errors(made: Callable[[str], SelfSpecError]) -> Iterator[None]:
     """Turns whatever a compiled library raises into a library error. The tokenizers library raises plain Exception, and

@@ -80,8 +80,8 @@ def test_drafts_in_turn_next_to_plain(capsys: pytest.CaptureFixture[str], fp32: 
         assert float(row["ttft_ms"]) > 0
     assert fp32.model.artifact.digest in out
     assert "NumPy max of int64" in out
-    assert "2 prompts, pass 1 of" in err
-    assert "pass 1 of" not in out
+    assert "2 prompts: turn 1 of" in err
+    assert "turn 1 of" not in out
 
 
 def test_markdown_has_both_tables_and_the_facts(capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str) -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from selfspec.bench_rows import ALL, PLAIN, Answers, acceptance_by_position, prompt_rows, speed_row, tokens_per_second
+from selfspec.bench_rows import (
+    ALL,
+    PLAIN,
+    Answers,
+    acceptance_by_position,
+    prompt_rows,
+    samples,
+    speed_row,
+    tokens_per_second,
+)
 from selfspec.bench_runs import PromptRun, Run
 from selfspec.bootstrap import ratio_interval
 from selfspec.runtime.drafters.base import Round
@@ -88,6 +98,17 @@ def test_plain_against_itself_contains_one() -> None:
     assert found.speed_up_high is not None
     assert found.speed_up_low < 1.0 < found.speed_up_high
     assert found.same_text == 8
+
+
+def test_turns_that_do_not_count_must_say_the_same_and_weigh_as_much() -> None:
+    """A machine's slow moment must hide neither another text nor a peak."""
+    other = replace(run(9, 5.0, peak_rss=300), token_ids=(7, 7, 7))
+    answers = Answers("qa", {PLAIN: [run(10, 1.0)], LOOKUP: [run(10, 0.5)]}, {PLAIN: [], LOOKUP: [other]})
+    assert prompt_rows([Answers("qa", answers.runs)])[1].same_text == 1
+    (_, found) = prompt_rows([answers])
+    assert found.speed_up == pytest.approx(2.0)
+    assert (found.same_text, found.peak_rss_bytes) == (0, 300)
+    assert samples([answers])[1].unused_seconds_per_token == pytest.approx((5 / 9,), abs=1e-6)
 
 
 def test_drafting_is_summed_over_all_runs() -> None:

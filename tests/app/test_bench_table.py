@@ -12,6 +12,7 @@ import pytest
 from selfspec.bench_report import ArtifactFacts, Costs, Report
 from selfspec.bench_rows import Row, Sample
 from selfspec.bench_table import WRITERS, as_csv, as_json, as_jsonl, markdown
+from selfspec.calm import Turns
 from selfspec.machine import Machine
 from selfspec.prediction import Fit, PredictedRow, Prediction, Speeds
 
@@ -32,6 +33,7 @@ REPORT = Report(
         ),
         Row("prompts", "none", "all", 1, 2, 60, 20.0, 0.25, 20.5, speed_up=1.0, same_text=1),
     ),
+    turns=Turns(30, 12, 1),
     samples=(Sample(0, "qa", "auto", 20, (0.05, 0.0625)),),
 )  # fmt: skip
 
@@ -54,6 +56,8 @@ MARKDOWN = """\
 - ISA: avx2 fma
 - read bandwidth: 32.1 GB/s (by hand)
 - bytes of a step: 4 of 5 MB; everything
+- turns: 12 used of 30 run, those beside the quickest plain steps; 1 of the used disturbed all the \
+same, by a step more than 10% slower
 - peak RSS: of each run; all drafts share one process
 - selfspec 9.9, ONNX Runtime 1.2, NumPy 2.3; 2026-01-02
 - V(m): 1: 1.00, 2: 1.25
@@ -65,7 +69,7 @@ FIELDS = (
     "artifact_name,artifact_precision,artifact_kernels,artifact_digest,artifact_weights_bytes,artifact_step_bytes,"
     "artifact_step_bytes_counted,artifact_selfspec,artifact_date,artifact_exact,machine_cpu,machine_isa,machine_cores,machine_cpus,"
     "machine_threads,machine_bandwidth,machine_bandwidth_method,machine_onnxruntime,machine_numpy,machine_peak_rss_of,"
-    "costs_verify,costs_draft,costs_best_exit"
+    "costs_verify,costs_draft,costs_best_exit,turns_run,turns_used,turns_disturbed"
 )
 FACTS = "toy,int4,its own,abc,5000000,4000000,everything,9.9,2026-01-02,False,"
 FACTS += "Fast,avx2 fma,2,4,2,32100000000.0,by hand,1.2,2.3,each run"
@@ -91,10 +95,10 @@ def test_exact_is_said() -> None:
 def test_csv() -> None:
     lines = as_csv(REPORT).splitlines()
     assert lines[0] == FIELDS
-    assert lines[1] == f"pp16,plain,,,2,32,100.126,1.5,100.0,{',' * 10}87600000,,{FACTS},1:1.0 2:1.25,3:0.5,3"
+    assert lines[1] == f"pp16,plain,,,2,32,100.126,1.5,100.0,{',' * 10}87600000,,{FACTS},1:1.0 2:1.25,3:0.5,3,30,12,1"
     assert lines[4] == (
         "prompts,auto,qa,3,2,60,20.0,0.25,20.5,,2.0,1.9,2.125,0.75,0.9 0.8 0.7 0.6 0.5 0.4,3.5,0.125,9.0,2,2000000,"
-        f"1000000,{FACTS},1:1.0 2:1.25,3:0.5,3"
+        f"1000000,{FACTS},1:1.0 2:1.25,3:0.5,3,30,12,1"
     )
     assert len(lines) == 1 + len(REPORT.rows)
 
@@ -113,10 +117,28 @@ def test_json_is_the_report() -> None:
         '{\n  "selfspec": "9.9",\n  "date": "2026-01-02",\n  "exact": false,\n  "artifact": {\n    "name": "toy",\n'
     )
     assert text.endswith("}\n")
-    assert list(data) == ["selfspec", "date", "exact", "artifact", "machine", "costs", "rows", "prediction", "samples"]
+    assert list(data) == [
+        "selfspec",
+        "date",
+        "exact",
+        "artifact",
+        "machine",
+        "costs",
+        "rows",
+        "turns",
+        "prediction",
+        "samples",
+    ]
     assert data["prediction"] is None
     assert data["samples"] == [
-        {"prompt": 0, "category": "qa", "draft": "auto", "tokens": 20, "seconds_per_token": [0.05, 0.0625]}
+        {
+            "prompt": 0,
+            "category": "qa",
+            "draft": "auto",
+            "tokens": 20,
+            "seconds_per_token": [0.05, 0.0625],
+            "unused_seconds_per_token": [],
+        }
     ]
     assert data["costs"] == {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}
     assert data["rows"][3]["acceptance_by_position"] == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -194,7 +216,8 @@ def test_every_line_of_jsonl_has_all_facts() -> None:
         '"exact": false}, '
         '"machine": {"cpu": "Fast", "isa": ["avx2", "fma"], "cores": 2, "cpus": 4, "threads": 2, '
         '"bandwidth": 32100000000.0, "bandwidth_method": "by hand", "onnxruntime": "1.2", "numpy": "2.3", '
-        '"peak_rss_of": "each run"}, "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}}'
+        '"peak_rss_of": "each run"}, "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}, '
+        '"turns": {"run": 30, "used": 12, "disturbed": 1}}'
     )
     for line in lines:
         data = json.loads(line)

@@ -341,11 +341,11 @@ def test_a_wrong_option_of_export_is_one_sentence_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("kernels", "last"),
     [
-        ("ort", "kernels: ONNX Runtime's, because they were asked for"),
-        ("auto", "kernels: ONNX Runtime's, because selfspec-kernels is not installed here"),
+        ("ort", "kernels: ONNX Runtime; asked for with --kernels ort"),
+        ("auto", "kernels: ONNX Runtime; auto: selfspec-kernels was not installed"),
         (
             "native",
-            "kernels: selfspec-kernels, because they were asked for, though selfspec-kernels is not installed here",
+            "kernels: selfspec-kernels; asked for with --kernels native, though selfspec-kernels was not installed",
         ),
     ],
 )
@@ -362,6 +362,8 @@ def test_the_last_line_of_an_export_says_which_kernels_and_why(
     code, out, err = run(capsys, export_main, str(checkpoint), str(tmp_path / "artifact"), "--kernels", kernels)
     assert (code, out) == (0, "")
     assert err.splitlines()[-1] == last
+    recorded = json.loads((tmp_path / "artifact/manifest.json").read_text())["kernels_reason"]
+    assert last.endswith(f"; {recorded}"), "the artifact keeps other words than its user read"
 
 
 @pytest.mark.parametrize(("kernels", "warnings"), [("ort", 0), ("native", 1)])

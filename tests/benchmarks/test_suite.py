@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import suite
@@ -26,6 +28,17 @@ def test_missing_prompts_are_noticed_before_anything_runs(capsys: pytest.Capture
 def test_cases_name_drafters_that_there_are() -> None:
     for case in suite.CASES:
         assert set(case.drafts.split(",")) <= set(DRAFTERS)
+
+
+def test_without_native_kernels_there_is_nothing_beside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the steps behind it go on."""
+    bare = SimpleNamespace(manifest=SimpleNamespace(kernels=None))
+    monkeypatch.setattr(suite, "exported", lambda *_, **__: Path("somewhere"))
+    monkeypatch.setattr(suite, "open_artifact", lambda _: bare)
+    suite.beside(argparse.Namespace(threads=None))
+    assert "native kernels are not installed here" in capsys.readouterr().err
 
 
 def test_what_a_step_says_comes_back_and_its_failure_is_told() -> None:

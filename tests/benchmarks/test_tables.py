@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import beside_ort
 import pytest
 import tables
 
@@ -23,6 +24,7 @@ BENCH: dict[str, Any] = {
     },
     "machine": {"cpu": "Fast", "cores": 2, "threads": 2, "bandwidth": 3.2e10, "onnxruntime": "1.2", "numpy": "2.3"},
     "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"20": 0.6}, "best_exit": None},
+    "turns": {"run": 90, "used": 70, "disturbed": 3},
     "rows": [
         {"test": "pp512", "category": None, "draft": "plain", "median": 1000.4, "speed_up": None},
         {"test": "tg64", "category": None, "draft": "plain", "median": 12.0, "roofline": 0.482, "speed_up": None,
@@ -61,9 +63,46 @@ def test_details() -> None:
     assert "| SmolLM2-135M int4 (ort) | plain | 10.0 |  |  |  | 1.00 | 0.000 | 13 |\n" in found
     assert "| auto | 20.0 | 1.50× [1.25, 1.75] | 0.50 | 0.90 0.80 0.70 0.60 | 2.25 | 0.012 | 13 |\n" in found
     assert (
-        "V(m) 1: 1.00, 2: 1.25; c by exit layer 20: 0.60; prompt of 512 tokens at 1000 tok/s; 2026-01-02, sha256 01234"
-        in found
+        "V(m) 1: 1.00, 2: 1.25; c by exit layer 20: 0.60; prompt of 512 tokens at 1000 tok/s; turns: 70 used of 90 "
+        "run, 3 of the used disturbed; 2026-01-02, sha256 01234" in found
     )
+
+
+def test_spec_bench_is_a_line_a_model_and_what_its_noise_was() -> None:
+    again = PLAIN | {"draft": "none", "category": "all", "speed_up": 1.0, "speed_up_low": 0.98, "speed_up_high": 1.02}
+    auto = ROW | {"category": "all", "prompts": 24, "same_text": 23}
+    rows = [PLAIN, ROW, PLAIN | {"category": "all", "prompts": 24}, again, auto]
+    found = tables.fill(region("spec"), {"spec-a": BENCH | {"rows": rows}})
+    assert found == region(
+        "spec",
+        f"{CONDITIONS}\n\n|  | qa | all |\n| --- | --- | --- |\n"
+        "| SmolLM2-135M int4 (ort) | 1.50× [1.25, 1.75] | 1.50× [1.25, 1.75] |\n\n"
+        "- SmolLM2-135M int4 (ort): plain again 1.00× [0.98, 1.02]; texts of auto equal to plain's: 23 of 24; "
+        "2.25 tokens a round; turns: 70 used of 90 run, 3 of the used disturbed.\n",
+    )
+
+
+def test_native_beside_ort() -> None:
+    """Ratios are ort's time over native's; both times, seconds and megabytes are native / ort."""
+    passes = [{"rows": rows, "native_ms": 2.0, "ort_ms": 3.0, "low": 1.4, "high": 1.6} for rows in beside_ort.ROWS]
+    opening = {
+        "seconds": 0.09,
+        "graphs_anonymous_bytes": 4.3e6,
+        "anonymous_bytes": 44e6,
+        "answer_anonymous_bytes": 45e6,
+    }
+    data = {
+        "settings": {"model": "m", "precision": "int4", "kernels": "selfspec-kernels 9"},
+        "machine": BENCH["machine"] | {"date": "2026-01-02"},
+        "passes": passes,
+        "prefill": {"tokens": 512, "native_ms": 100.0, "ort_ms": 200.0},
+        "native_open": opening,
+        "ort_open": opening | {"seconds": 0.2, "graphs_anonymous_bytes": 123e6},
+    }
+    found = tables.fill(region("beside"), {"beside-m-int4": data})
+    assert "| m int4 | 1.50× [1.40, 1.60] (2.00 / 3.00 ms) |" in found
+    assert "| 2.00× (100.00 / 200.00 ms) | 0.09 / 0.20 | 4.3 / 123.0 | 44.0 / 44.0 | 45.0 / 45.0 |" in found
+    assert "\n\nselfspec-kernels 9, 2026-01-02: Fast, 2 core(s)" in found
 
 
 def test_quality_takes_resident_memory_from_the_bench() -> None:

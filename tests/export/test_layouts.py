@@ -13,11 +13,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from selfspec.errors import CheckpointError, UsageError
+from selfspec.errors import CheckpointError
 from selfspec.export.blocks import Blocks, Floats
-from selfspec.export.kernels import choose_kernels
 from selfspec.export.layouts import BlockLayout, TileLayout
-from selfspec.export.weights import PRECISIONS
 from selfspec.export.weights_file import WeightsFile
 from selfspec.models.graph import GraphBuilder
 from selfspec.models.native_kernels import NativeKernels
@@ -168,61 +166,3 @@ def test_weights_too_small_for_half_precision_are_counted(tmp_path: Path, bits: 
         )
     assert (tiles.blocks, tiles.faint) == (24, 2)
     assert (blocks.blocks, blocks.faint) == (24, 0)
-
-
-# The choice.
-
-
-FITTING = [linear_spec((16, 64)), TensorSpec("norm", ("norm",), ((48,),), Role.VECTOR)]
-
-
-@pytest.mark.parametrize(
-    ("shape", "named"), [((12, 64), r"odd\.1 is a matrix \[12, 64\]"), ((16, 48), r"odd\.1 is a matrix \[16, 48\]")]
-)
-def test_a_matrix_that_fits_no_tiles_is_refused_by_name(shape: tuple[int, int], named: str) -> None:
-    """And 'auto' does without native kernels, saying so."""
-    specs = [*FITTING, linear_spec((16, shape[1]), shape, name="odd")]
-    if shape[1] % 32:
-        named = named.replace("odd\\.1", "odd\\.0")
-    with pytest.raises(UsageError, match=named + r".*\[8, 32\].*--kernels ort"):
-        choose_kernels("native", PRECISIONS["int4"], None, specs)
-    chosen = choose_kernels("auto", PRECISIONS["int4"], 16, specs)
-    assert isinstance(chosen.layout, BlockLayout)
-    assert chosen.facts is None
-
-
-def test_auto_says_why_it_does_without_native_kernels() -> None:
-    """The line a user reads when it is not faster than expected."""
-    assert str(choose_kernels("auto", PRECISIONS["fp32"], None, FITTING)).startswith("kernels: ONNX Runtime's, because")
-    assert "blocks of 32" in choose_kernels("auto", PRECISIONS["int4"], 16, FITTING).reason
-    odd = choose_kernels("auto", PRECISIONS["int8"], None, [linear_spec((12, 64))])
-    assert "m.0 is a matrix [12, 64]" in odd.reason
-    assert str(choose_kernels("ort", PRECISIONS["int4"], None, FITTING)).endswith("because they were asked for")
-
-
-def test_auto_takes_native_kernels_where_they_run() -> None:
-    pytest.importorskip("selfspec_kernels")
-    chosen = choose_kernels("auto", PRECISIONS["int4"], None, FITTING)
-    assert chosen.facts is not None
-    assert str(chosen) == "kernels: selfspec-kernels, because they run here"
-
-
-@pytest.mark.parametrize("how", ["absent", "wrong"])
-def test_auto_does_without_a_library_that_does_not_run(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that computes something else than its reference must not end up in an artifact by default."""
-    if how == "absent":
-        monkeypatch.setitem(__import__("sys").modules, "selfspec_kernels", None)
-        reason = "selfspec-kernels is not installed here"
-    else:
-        library = pytest.importorskip("selfspec_kernels")
-
-        def differs() -> None:
-            raise library.KernelError("The path avx9 computes other bits.")
-
-        monkeypatch.setattr(library, "self_test", differs)
-        reason = "The path avx9 computes other bits."
-    chosen = choose_kernels("auto", PRECISIONS["int4"], None, FITTING)
-    assert (chosen.facts, chosen.reason) == (None, reason)
-    asked = choose_kernels("native", PRECISIONS["int4"], None, FITTING)
-    assert asked.facts is not None
-    assert asked.reason == f"they were asked for, though {reason}"

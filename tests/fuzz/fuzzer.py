@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import hashlib
 import json
 import os
 import random
@@ -44,6 +45,17 @@ def generate(path: Path, scratch: Path) -> None:
     load(path, threads=1).generate("The", max_new_tokens=1, draft="none")
 
 
+def generate_sealed(path: Path, scratch: Path) -> None:
+    """With a manifest that agrees with the damaged weights: prefill, one-row steps, and passes over drafts."""
+    manifest, weights = path / "manifest.json", (path / "weights.bin").read_bytes()
+    data = json.loads(manifest.read_text())
+    data["files"]["weights.bin"] = {"size": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
+    manifest.write_text(json.dumps(data))
+    model = load(path, threads=1)
+    for draft in ("none", "prompt-lookup"):
+        model.generate("The wind that, the wind that", max_new_tokens=6, draft=draft)
+
+
 def target_of(kind: str, source: Path, scratch: Path) -> tuple[Path, Path, Callable[[Path, Path], None]]:
     """(what is opened, the file that is damaged, the path it is taken through)."""
     copy = scratch / source.name
@@ -53,6 +65,8 @@ def target_of(kind: str, source: Path, scratch: Path) -> tuple[Path, Path, Calla
     shutil.copytree(source, copy)
     if kind.endswith("manifest"):
         return copy, copy / "manifest.json", generate
+    if kind.endswith("weights"):
+        return copy, copy / "weights.bin", generate_sealed
     return copy, copy / ("model.safetensors" if kind == "safetensors" else kind), export
 
 
@@ -60,6 +74,8 @@ def mutation_of(kind: str, original: bytes) -> mutations.Mutation:
     if kind == "gguf":
         header = original.rindex(b"output_norm.weight") + 60  # the last names stand in the tensor table
         return lambda data, rng: mutations.gguf(data, rng, header)
+    if kind.endswith("weights"):
+        return mutations.weights
     return mutations.safetensors if kind == "safetensors" else mutations.text
 
 
@@ -90,6 +106,7 @@ def main(kind: str, source: Path, scratch: Path, first: int, count: int) -> int:
     outcomes: Counter[str] = Counter()
     for seed in range(first, first + count):
         data = mutate(original, random.Random(f"{kind} {seed}"))
+        damaged.unlink()  # never truncated under the sessions of an earlier seed, which map it
         damaged.write_bytes(data)
         (scratch / "seed").write_text(str(seed))
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True, file=real_stderr)

@@ -135,5 +135,18 @@ def safetensors(data: bytes, rng: random.Random) -> bytes:
     return struct.pack("<Q", len(changed)) + changed + data[header:]
 
 
+def weights(data: bytes, rng: random.Random) -> bytes:
+    """One byte flipped, or a run of bytes made NaN, infinite, large or random; now and then the end is missing."""
+    if rng.random() < 0.15:
+        return data[: len(data) - rng.choice((1, 64, rng.randrange(len(data))))]
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 20))):
+        at = rng.randrange(len(out))
+        size = min(len(out) - at, rng.choice((1, 2, 4, 16, 160, 5000)))
+        value = rng.choice((b"\xff", b"\x7f", b"\x80", b"\x00\x7c", rng.randbytes(size)))
+        out[at : at + size] = bytes([out[at] ^ 1 << rng.randrange(8)]) if size == 1 else (value * size)[:size]
+    return bytes(out)
+
+
 def text(data: bytes, rng: random.Random) -> bytes:
     return json_damaged(data.decode(), rng).encode("utf-8", "surrogatepass")

@@ -18,10 +18,11 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Tools, ToySpec
 
-# (what is damaged, of which family, how often); together 2,680. Families differ in their configuration.
+# (what is damaged, of which family, how often); together 2,930. Families differ in their configuration.
 CASES = [
     ("gguf", "llama", 800), ("safetensors", "llama", 600), ("manifest", "llama", 400), ("manifest", "gemma3_text", 200),
-    ("native manifest", "llama", 200),
+    ("native manifest", "llama", 200), ("native weights", "llama", 150), ("native weights", "gemma3_text", 50),
+    ("weights", "llama", 50),
     ("config.json", "llama", 60), ("config.json", "qwen3", 60), ("config.json", "gemma3_text", 60),
     ("config.json", "smollm3", 60), ("tokenizer.json", "llama", 140), ("generation_config.json", "llama", 50),
     ("tokenizer_config.json", "llama", 50),
@@ -47,7 +48,7 @@ def undamaged(kind: str, family: str, root: Path, tools: Tools) -> Path:
         return write_gguf(root / "toy.gguf", spec, tools)
     folder = tools.write(root / "model", spec, chat_template="{{ messages }}")
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|eos|>"}, "bos_token": "x"}))
-    if not kind.endswith("manifest"):
+    if not kind.endswith(("manifest", "weights")):
         return folder
     return tools.export(folder, root / "artifact", kernels="native" if kind.startswith("native") else "ort")
 

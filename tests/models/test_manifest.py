@@ -15,6 +15,7 @@ from selfspec.errors import ArtifactError
 from selfspec.models.config import ModelConfig, RopeConfig
 from selfspec.models.manifest import (
     FORMAT_VERSION,
+    MAX_REASON,
     WEIGHTS_NAME,
     FileFacts,
     Head,
@@ -31,6 +32,7 @@ MANIFEST = Manifest(
     model=ModelConfig("llama", 32, 64, 96, 3, 4, 2, 16, 1e-5, 128, RopeConfig(1e4, divisors=(1.0,) * 8), False, 0.25),
     quantization=Quantization(4, 8, 32, "F32×3"),
     kernels=None,
+    kernels_reason="auto: selfspec-kernels was not installed",
     embed_graph="graphs/cpu/embed.onnx",
     units=(Unit("graphs/cpu/block_000_001.onnx", 0, 2), Unit("graphs/cpu/block_001_003.onnx", 2, 6)),
     head=Head("graphs/cpu/head_hot.onnx", "graphs/cpu/head_rest.onnx", ((0, 10), (20, 24)), ((10, 20), (24, 32))),
@@ -56,6 +58,12 @@ def test_native_kernels_survive_their_file() -> None:
     manifest = Manifest.from_json(with_change(kernels()))
     assert manifest.kernels == KernelFacts("selfspec-kernels", 1)
     assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_an_older_manifest_that_gives_no_reason_is_read() -> None:
+    """Version 3 was written without one at first; those artifacts are as good as any."""
+    assert Manifest.from_json(with_change(lambda m: m.pop("kernels_reason"))).kernels_reason is None
+    assert Manifest.from_json(with_change(field(kernels_reason="x" * MAX_REASON))).kernels_reason == "x" * MAX_REASON
 
 
 def test_a_manifest_is_text_that_people_can_read() -> None:
@@ -158,9 +166,15 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "kernels that are not told of": (lambda m: m.pop("kernels"), "damaged"),
     "a layout that is no number": (kernels(layout="1"), "damaged"),
     "another layout": (kernels(layout=2), "layout 2 of selfspec-kernels, and this selfspec reads layout 1"),
+    "a reason that is no text": (field(kernels_reason=7), "damaged"),
+    "a reason that is empty": (field(kernels_reason=""), "a reason of 0 characters"),
+    "a reason that fills the screen": (field(kernels_reason="x" * 401), "a reason of 401 characters"),
+    "a reason that a terminal obeys": (field(kernels_reason="auto\x1b[2J"), "not printable"),
+    "a source that a terminal obeys": (lambda m: m["quantization"].update(source="F32\x1b[2J"), "not printable"),
     "head ranges that cut tiles": (field(kernels={"name": "selfspec-kernels", "layout": 1}), "cut tiles"),
     "bits that native kernels lack": (
         lambda m: (kernels()(m), m["quantization"].update(bits=2)), "which selfspec-kernels lacks"),
+    "a model type that a terminal obeys": (lambda m: m["model"].update(model_type="llama\x1b[2J"), "model_type is"),
     "model config": (lambda m: m["model"].update(num_layers="three"), "model config"),
     "model size": (lambda m: m["model"].update(vocab_size=-1), "."),
 }  # fmt: skip

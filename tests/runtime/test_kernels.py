@@ -13,7 +13,7 @@ import pytest
 
 from selfspec import load
 from selfspec.cli import main
-from selfspec.errors import ArtifactError, RuntimeSetupError
+from selfspec.errors import ArtifactError, KernelSetupError
 from selfspec.models.manifest import KernelFacts
 from selfspec.runtime.drafters.base import Drafter, NoDrafter
 from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
@@ -110,19 +110,6 @@ def test_every_family_computes_nearly_what_its_floats_do(
     assert 0 < native < 1.5 * ort
 
 
-def test_info_says_which_kernels(native: Toy, fp32: Toy, capsys: pytest.CaptureFixture[str]) -> None:
-    import selfspec_kernels
-
-    def line(folder: Path) -> str:
-        assert main(["info", str(folder), "-t", "1"]) == 0
-        return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("kernels"))
-
-    assert line(fp32.folder).split(maxsplit=1)[1] == "ONNX Runtime's"
-    found = line(native.folder)
-    assert "selfspec-kernels 0." in found
-    assert f"({selfspec_kernels.current_path()})" in found
-
-
 # What is missing or does not fit.
 
 
@@ -138,20 +125,17 @@ def test_without_the_library_one_sentence_says_what_to_do(
         assert words in captured.err
 
 
-@pytest.mark.usefixtures("native_experts")
-def test_a_library_without_experts_is_refused_where_they_are_needed(
-    monkeypatch: pytest.MonkeyPatch, make_toy: Callable[..., Toy], tools: Tools
-) -> None:
+@pytest.mark.usefixtures("native_kernels")
+def test_a_library_that_lacks_an_operator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime would only say that it does not know the operator."""
     import selfspec_kernels
 
-    toy = make_toy(tools.spec(family="mixtral", layers=2), precision="int4", kernels="native")
     for older in (lambda: ("MatMulTiles",), None):
         monkeypatch.setattr(selfspec_kernels, "operators", older)
         if older is None:
             monkeypatch.delattr(selfspec_kernels, "operators")
-        with pytest.raises(RuntimeSetupError, match=r"needs the operator SparseMLPTiles.*pip install ./kernels"):
-            load(toy.folder, threads=1)
+        with pytest.raises(KernelSetupError, match=r"lacks the operator SparseMLPTiles.*pip install ./kernels"):
+            kernel_library(FACTS)
 
 
 @pytest.mark.usefixtures("native_kernels")
@@ -160,7 +144,7 @@ def test_a_library_of_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch)
     import selfspec_kernels
 
     monkeypatch.setattr(selfspec_kernels.tiles, "LAYOUT", 2)
-    with pytest.raises(RuntimeSetupError, match=r"layout 1 of selfspec-kernels, and the installed one reads 2"):
+    with pytest.raises(KernelSetupError, match=r"layout 1 of selfspec-kernels, and the installed one reads 2"):
         kernel_library(FACTS)
 
 
@@ -173,7 +157,7 @@ def test_a_package_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatc
         raise selfspec_kernels.KernelError("it has no library.")
 
     monkeypatch.setattr(selfspec_kernels, "library_path", missing)
-    with pytest.raises(RuntimeSetupError, match=r"selfspec-kernels cannot run here: it has no library\."):
+    with pytest.raises(KernelSetupError, match=r"selfspec-kernels cannot run here: it has no library; .*--kernels ort"):
         kernel_library(FACTS)
 
 

@@ -1,0 +1,155 @@
+"""``selfspec info``: what an artifact holds, which kernels it uses and why, and what was measured of it here.
+
+An artifact whose kernels cannot run here is described all the same: what to install is part of the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+
+from .errors import KernelSetupError
+from .models.manifest import Manifest
+from .runtime.artifact import Artifact, open_artifact
+from .runtime.exit_policy import best_exit, best_fewer
+from .runtime.profile import Profile, load_profile
+from .runtime.sessions import Sessions
+from .runtime.text import TextCodec
+from .work import works
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The artifact on this machine. ``kernels``: whose are in use, None where those it needs cannot run; then
+    ``problem`` says why and what to do, and nothing was measured."""
+
+    kernels: str | None
+    problem: str | None
+    profile: Profile | None
+
+
+def main(args: argparse.Namespace) -> None:
+    """Raises: ArtifactError for what is missing or damaged, every graph included where it can be loaded."""
+    artifact = open_artifact(args.artifact)
+    codec = TextCodec(artifact)
+    here = look(artifact, args.threads)
+    if args.json:
+        print(json.dumps(to_dict(artifact.manifest, here), ensure_ascii=False))
+        return
+    for key, value in _rows(artifact, here, "yes" if codec.has_chat_template else "no").items():
+        print(f"{key:14} {value}")
+    if here.profile is not None:
+        print_profile(here.profile, artifact.manifest)
+
+
+def look(artifact: Artifact, threads: int | None) -> Here:
+    """Load the artifact as any other command does."""
+    try:
+        sessions = Sessions(artifact, threads)
+    except KernelSetupError as error:
+        return Here(None, str(error), None)
+    sessions.load_all()
+    return Here(sessions.kernels_name, None, load_profile(artifact, sessions.threads))
+
+
+def to_dict(manifest: Manifest, here: Here) -> dict[str, object]:
+    """The manifest, where ``kernels`` and ``kernels_reason`` say what was chosen at export, and this machine."""
+    return asdict(manifest) | {
+        "kernels_in_use": here.kernels,
+        "kernels_problem": here.problem,
+        "profile": None if here.profile is None else here.profile.to_dict(),
+    }
+
+
+def _rows(artifact: Artifact, here: Here, chat_template: str) -> dict[str, str]:
+    manifest, config = artifact.manifest, artifact.manifest.model
+    size = sum(facts.size for facts in manifest.files.values())
+    hot = sum(stop - start for start, stop in manifest.head.hot_ranges)
+    unusable = {} if here.problem is None else {"to run it": here.problem}
+    return {
+        "name": f"{manifest.name} ({config.model_type}), {size / 1e6:.0f} MB",
+        "layers": f"{config.num_layers} of width {config.hidden_size}, {config.num_attention_heads} heads, "
+        f"{config.num_kv_heads} key/value heads",
+        "vocabulary": f"{config.vocab_size} tokens, {hot} of them hot",
+        **_experts(artifact),
+        "context": f"{config.context_length} tokens",
+        "weights": _weights(manifest),
+        "exit layers": ", ".join(map(str, manifest.exit_layers)) or "none",
+        "kernels": f"{_kernels(manifest, here)}; {_why(manifest.kernels_reason)}",
+        **unusable,
+        "graphs": f"{len(manifest.units)} blocks, for {manifest.target}",
+        "chat template": chat_template,
+        "made by": ", ".join(f"{k} {v}" for k, v in manifest.producer.items()),
+        "profile": _profile(here),
+    }
+
+
+def _experts(artifact: Artifact) -> dict[str, str]:
+    """What there is to say of a model with experts beside what there is of any."""
+    moe = artifact.manifest.model.moe
+    if moe is None:
+        return {}
+    shared = f", and one of {moe.shared_size} for every token" if moe.shared_size else ""
+    plain, drafted = (works(artifact, k).step.weight_bytes / 1e6 for k in (None, 1))
+    return {
+        "experts": f"{moe.num_experts} of width {moe.expert_size} in {len(moe.layers)} layers, {moe.experts_per_token} "
+        f"a token{shared}",
+        "token reads": f"{plain:.1f} MB of weights; drafted with 1 expert {drafted:.1f} MB",
+    }
+
+
+def _weights(manifest: Manifest) -> str:
+    stored = manifest.quantization
+    kind = "float32" if stored.bits == 32 else (
+        f"{stored.bits} bit, embedding and head {stored.head_bits} bit, blocks of {stored.block_size}"
+    )  # fmt: skip
+    return f"{kind}; from {stored.source}"
+
+
+def _kernels(manifest: Manifest, here: Here) -> str:
+    facts = manifest.kernels
+    if facts is None:
+        return f"{here.kernels}"
+    return f"native (layout {facts.layout}): {here.kernels or f'{facts.name}, which cannot run here'}"
+
+
+def _why(reason: str | None) -> str:
+    return "why was not recorded at export" if reason is None else f"chosen at export: {reason}"
+
+
+def _profile(here: Here) -> str:
+    if here.problem is not None:
+        return "none, since it cannot run here"
+    return "none yet on this machine; selfspec profile makes one" if here.profile is None else "measured, see below"
+
+
+def print_profile(profile: Profile, manifest: Manifest) -> None:
+    """What was measured, one line a fact."""
+    print(f"one-row pass   {1000 * profile.step_seconds[1]:.2f} ms ({1 / profile.step_seconds[1]:.1f} tok/s plain)")
+    print("V(m)           " + "  ".join(f"{m}: {profile.verify_cost(m):.2f}" for m in profile.step_seconds))
+    for k, found in profile.exits.items():
+        cost = profile.draft_cost(k)
+        print(f"exit {k:<9} costs {cost:.2f} of a pass, predicts {found.agreement:.2f} of the model's tokens")
+    for k, found in profile.fewer.items():
+        cost = found.seconds / profile.step_seconds[1]
+        name = f"{k} expert(s)"
+        print(f"{name:<14} cost {cost:.2f} of a pass, predict {found.agreement:.2f} of the model's tokens")
+    best = best_exit(profile)
+    if best is not None:
+        print(
+            f"early-exit     best after layer {best.exit_layer} of {manifest.model.num_layers}, at most "
+            f"{best.num_tokens} token(s) a round: {best.rate:.2f} x plain by what was measured"
+        )
+    fewer = best_fewer(profile)
+    if fewer is not None:
+        print(
+            f"fewer-experts  best with {fewer.experts}, at most {fewer.num_tokens} token(s) a round: "
+            f"{fewer.rate:.2f} x plain by what was measured"
+        )
+    passes = profile.exact_passes
+    if passes is None:
+        print("exact          not possible here")
+    else:
+        cut = f", none across a multiple of {passes.boundary}" if passes.boundary else ""
+        print(f"exact          passes padded to {passes.min_rows} row(s){cut}")
