@@ -472,15 +472,6 @@ def native_kernels() -> None:
     pytest.importorskip("selfspec_kernels", reason="selfspec-kernels is not installed: pip install ./kernels")
 
 
-@pytest.fixture(scope="session")
-def native_experts(native_kernels: None) -> None:
-    """For tests of native experts: an installed library may be older than they are."""
-    import selfspec_kernels
-
-    if "SparseMLPTiles" not in getattr(selfspec_kernels, "operators", tuple)():
-        pytest.skip("the installed selfspec-kernels has no experts: pip install ./kernels")
-
-
 class Tools:
     """The helpers above, for tests that make their own checkpoints: test folders are no packages to import from."""
 

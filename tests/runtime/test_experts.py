@@ -46,7 +46,7 @@ def arm(request: pytest.FixtureRequest) -> dict[str, str]:
     """Options of an export: precision and kernels."""
     precision, kernels = request.param
     if kernels == "native":
-        request.getfixturevalue("native_experts")
+        request.getfixturevalue("native_kernels")
     return {"precision": precision, "kernels": kernels}
 
 

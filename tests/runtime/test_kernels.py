@@ -54,7 +54,7 @@ def member(
     request: pytest.FixtureRequest, family: str, native_kernels: None, make_toy: Callable[..., Toy], tools: Tools
 ) -> Toy:
     if family in tools.moe_families:
-        request.getfixturevalue("native_experts")
+        request.getfixturevalue("native_kernels")
     return make_toy(
         tools.spec(family=family), precision=request.param, kernels="native", exit_layers=(2, 4, 5), hot_vocab=256
     )  # fmt: skip
