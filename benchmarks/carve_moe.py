@@ -14,7 +14,7 @@ log-likelihood of the dense model's greedy answers to the built-in prompts, whic
 from __future__ import annotations
 
 import argparse
-import os
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -191,7 +191,8 @@ def own_conversations(model: Model, tokens: int, seed: int) -> Iterator[Recordin
     def prompt(question: str) -> list[int]:
         return model.codec.encode_chat([{"role": "user", "content": question}])
 
-    opening = os.path.commonprefix([prompt("A"), prompt("B")])
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(prompt("A"), prompt("B"), strict=False))
+    opening = [token for token, _ in same]
     while tokens > 0:
         sampled = model.stream_ids(
             opening, max_new_tokens=_QUESTION_TOKENS, draft="none", temperature=1.0, top_k=50, seed=seed

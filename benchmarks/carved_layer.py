@@ -66,7 +66,7 @@ class SparseLayer:
         best = np.argsort(-logits, axis=1, kind="stable")[:, :kept]
         result = np.zeros_like(softmax)
         np.put_along_axis(result, best, np.take_along_axis(softmax, best, axis=1), axis=1)
-        return result
+        return np.asarray(result)
 
     def output(self, mlp: DenseMLP, x: Floats, kept: int) -> Floats:
         """[tokens, d] → [tokens, d]: of ``mlp``, the shared neurons and the best ``kept`` experts', each expert by

@@ -43,9 +43,9 @@ def test_a_neuron_of_hand_written_numbers() -> None:
     mlp = DenseMLP(_floats([[1, 0]]), _floats([[0, 3]]), _floats([[3], [-4]]))
     x = _floats([[1, 1], [-200, 1]])
     inner = mlp.inner(x)
-    np.testing.assert_allclose(inner, [[2.193176], [0]], rtol=1e-6)
-    np.testing.assert_allclose(mlp.contributions(-inner), [[10.96588], [0]], rtol=1e-6)
-    np.testing.assert_allclose(mlp.output(x), [[6.579527, -8.772703], [0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(inner, [[2.193176], [0.0]], rtol=1e-6)
+    np.testing.assert_allclose(mlp.contributions(-inner), [[10.96588], [0.0]], rtol=1e-6)
+    np.testing.assert_allclose(mlp.output(x), [[6.579527, -8.772703], [0.0, 0.0]], rtol=1e-6)
 
 
 def test_groups_are_filled_nearest_pairs_first() -> None:
