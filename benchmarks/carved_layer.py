@@ -21,9 +21,10 @@ ROUNDS = 20
 """Of k-means, at most."""
 RIDGE = 1e-3
 """Of the mean square of an input."""
-SPREAD = 1 / 64
-"""Standard deviation of the router's logits. Experts count by their softmax, so the smaller it is the more alike; what
-float32 can tell apart sets a limit."""
+SPREAD = 1 / 256
+"""Standard deviation of the router's logits. Experts count by their softmax, and should count alike: with all 16 of them
+SmolLM2's best token is the dense model's at 94.9 % of positions with 1/16, 98.7 % with 1/64, 99.7 % with 1/256. The
+smaller it is, the more often float32 cannot tell two experts' probabilities apart."""
 
 
 @dataclass(frozen=True, slots=True)

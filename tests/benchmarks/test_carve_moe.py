@@ -127,7 +127,7 @@ def test_transformers_computes_what_the_table_is_made_of(parent: Path, tmp_path:
     scale = np.abs(whole).max()
     assert np.abs(every - ours(4)).max() < 1e-4 * scale
     assert np.abs(half - ours(2)).max() < 1e-4 * scale
-    assert np.abs(every - whole).max() < 0.1 * scale
+    assert np.abs(every - whole).max() < 0.02 * scale
     assert np.abs(half - whole).max() > 0.1 * scale
     messages: list[Message] = [{"role": "user", "content": "Hi"}]
     chat = AutoTokenizer.from_pretrained(tmp_path / "moe").apply_chat_template(messages, add_generation_prompt=True)
