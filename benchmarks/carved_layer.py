@@ -22,9 +22,9 @@ ROUNDS = 20
 RIDGE = 1e-3
 """Of the mean square of an input."""
 SPREAD = 1 / 256
-"""Standard deviation of the router's logits. Experts count by their softmax, and should count alike: with all 16 of them
-SmolLM2's best token is the dense model's at 94.9 % of positions with 1/16, 98.7 % with 1/64, 99.7 % with 1/256. The
-smaller it is, the more often float32 cannot tell two experts' probabilities apart."""
+"""Standard deviation of the router's logits. Experts count by their softmax, and should count alike: with all 16 of
+them SmolLM2's best token is the dense model's at 94.9 % of positions with 1/16, 98.7 % with 1/64, 99.7 % with 1/256.
+The smaller it is, the more often float32 cannot tell two experts' probabilities apart."""
 
 
 @dataclass(frozen=True, slots=True)
