@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from selfspec.export.experts import count_parameters
 from selfspec.models.hf_config import from_hf
 from selfspec.models.registry import family_of
 
@@ -43,6 +44,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40_960,
         "tie_word_embeddings": True, "rope_theta": 1_000_000.0,
     },
+    "olmoe-1b-7b": {
+        "model_type": "olmoe", "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False, "clip_qkv": None,
+        "vocab_size": 50_304, "hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 64, "num_experts_per_tok": 8,
+        "norm_topk_prob": False, "max_position_embeddings": 4096, "tie_word_embeddings": False, "rope_theta": 10_000.0,
+    },
     "tiny": _QWEN3 | {
         "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
@@ -61,8 +68,10 @@ def tensor_shapes(config: Mapping[str, Any]) -> Shapes:
     return {part: shape for spec in specs for part, shape in zip(spec.parts, spec.part_shapes, strict=True)}
 
 
-def num_parameters(config: Mapping[str, Any]) -> int:
-    return sum(math.prod(shape) for shape in tensor_shapes(config).values())
+def num_parameters(config: Mapping[str, Any]) -> tuple[int, int]:
+    """(all, those that a token uses)."""
+    model = from_hf(dict(config))
+    return count_parameters(family_of(model.model_type).tensor_specs(model), model)
 
 
 def write_checkpoint(folder: Path, config: Mapping[str, Any], *, seed: int = 0, shards: int = 1) -> Path:

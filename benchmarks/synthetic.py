@@ -1,6 +1,6 @@
 """What sizes that people ship cost here, on random weights: export, opening, passes, memory.
 
-python benchmarks/synthetic.py [--models llama-3.2-1b,qwen3-1.7b] [--precision int4] [--threads N] [-o FILE]
+python benchmarks/synthetic.py [--models llama-3.2-1b,qwen3-1.7b,olmoe-1b-7b] [--precision int4] [--threads N] [-o FILE]
 
 Checkpoints of the published shapes are written into a temporary folder (TMPDIR), exported and run, each step in a
 process of its own, and removed. What a step costs does not depend on the values of the weights; what a draft would
@@ -79,16 +79,17 @@ def measure_model(name: str, precision: str, threads: int) -> dict[str, Any]:
     config = CONFIGS[name]
     with terminable(), tempfile.TemporaryDirectory(prefix="selfspec-synthetic-") as temporary:
         folder = Path(temporary)
-        check_room(folder, BYTES_PER_VALUE * num_parameters(config), precision)
+        check_room(folder, BYTES_PER_VALUE * num_parameters(config)[0], precision)
         return {"model": name} | _measure(folder, name, precision, threads)
 
 
 def _measure(folder: Path, name: str, precision: str, threads: int) -> dict[str, Any]:
     config = CONFIGS[name]
     checkpoint, artifact, environment = folder / name, folder / "artifact", {"SELFSPEC_CACHE": str(folder / "cache")}
-    notify_stderr(f"{name}: writing {BYTES_PER_VALUE * num_parameters(config) / 1e9:.1f} GB of random weights ...")
+    parameters, active = num_parameters(config)
+    notify_stderr(f"{name}: writing {BYTES_PER_VALUE * parameters / 1e9:.1f} GB of random weights ...")
     write_checkpoint(checkpoint, config, shards=_SHARDS)
-    facts = {"parameters": num_parameters(config), "checkpoint_bytes": _size(checkpoint)}
+    facts = {"parameters": parameters, "active_parameters": active, "checkpoint_bytes": _size(checkpoint)}
     notify_stderr(f"{name}: export to {precision} ...")
     exported = run_child(_SCRIPT, "export", str(checkpoint), str(artifact), precision, environment=environment)
     shutil.rmtree(checkpoint)  # its pages need not compete with the artifact's
@@ -116,9 +117,11 @@ def _size(folder: Path) -> int:
 
 def markdown(data: Mapping[str, Any]) -> str:
     """A row a model."""
+    sparse = any(row.get("fewer_costs") for row in data["rows"])
     names = (
         "model", "parameters", "checkpoint GB", "artifact GB", "export s", "export peak RSS GB",
         "open s, first / again", "step ms", *(f"V({rows})" for rows in _SHOWN_ROWS), "c by exit layer",
+        *(["c by experts"] if sparse else []),
         f"pp{PROMPT_TOKENS} tok/s", "PSS MB", "RssAnon MB",
     )  # fmt: skip
     facts = data["machine"]
@@ -126,13 +129,14 @@ def markdown(data: Mapping[str, Any]) -> str:
         f"{data['precision']}, random weights, {facts['threads']} thread(s) of {facts['cpu']}, ONNX Runtime "
         f"{facts['onnxruntime']}, selfspec {facts['selfspec']}, {facts['date']}; {data['seconds']:.0f} s in all."
     )
-    return f"{markdown_table(names, map(_cells, data['rows']))}\n\n{under}"
+    return f"{markdown_table(names, (_cells(row, sparse=sparse) for row in data['rows']))}\n\n{under}"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], *, sparse: bool) -> list[str]:
+    whole, active = row["parameters"], row.get("active_parameters", row["parameters"])
     return [
         row["model"],
-        f"{row['parameters'] / 1e9:.2f} G",
+        f"{whole / 1e9:.2f} G" + ("" if active == whole else f", {active / 1e9:.2f} active"),
         f"{row['checkpoint_bytes'] / 1e9:.2f}",
         f"{row['artifact_bytes'] / 1e9:.2f}",
         f"{row['export_seconds']:.0f}",
@@ -140,10 +144,14 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['first_open_seconds']:.1f} / {row['open_seconds']:.1f}",
         f"{1000 * row['step_seconds']:.1f}",
         *(f"{row['verify_costs'][rows]:.2f}" if rows in row["verify_costs"] else "-" for rows in _SHOWN_ROWS),
-        ", ".join(f"{layer}: {cost:.2f}" for layer, cost in row["draft_costs"].items()),
+        *(_costs(row.get(key, {})) for key in (["draft_costs", "fewer_costs"] if sparse else ["draft_costs"])),
         f"{row['prefill_tokens_per_second']:.0f}",
         *("-" if row[key] is None else f"{row[key] / 1e6:.0f}" for key in ("pss_bytes", "rss_anon_bytes")),
     ]
+
+
+def _costs(costs: Mapping[str, float]) -> str:
+    return ", ".join(f"{key}: {cost:.2f}" for key, cost in costs.items())
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ def run(artifact: str, threads: str) -> dict[str, Any]:
         "step_seconds": timed.steps[1],
         "verify_costs": {rows: costs.verify_cost(rows) for rows in timed.steps},
         "draft_costs": {layer: costs.draft_cost(layer) for layer in exits},
+        "fewer_costs": {experts: seconds / timed.steps[1] for experts, seconds in timed.fewer.items()},
     } | opened | memory  # fmt: skip
 
 

@@ -278,6 +278,11 @@ def _speed_up(row: Any) -> str:
     return f"{row['speed_up']:.2f}×" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
 
 
+def _synthetic(results: Results) -> str:
+    """Each run of benchmarks/synthetic.py that was kept."""
+    return "\n\n".join(synthetic.markdown(data) for name, data in results.items() if name.startswith("synthetic"))
+
+
 _DRAFT_TITLES = {"none": "plain again (noise)"}
 
 TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
@@ -288,7 +293,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "beside": ("beside-", beside),
     "quality": ("quality", quality),
     "memory": ("memory", lambda results: memory.markdown(results["memory"])),
-    "synthetic": ("synthetic", lambda results: synthetic.markdown(results["synthetic"])),
+    "synthetic": ("synthetic", _synthetic),
     "peers": ("peers-", peers),
     "peer-notes": ("peers-", peer_notes),
 }

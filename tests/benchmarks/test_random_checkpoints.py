@@ -25,9 +25,16 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 # Counted by hand from the published configurations, tied embeddings once.
-@pytest.mark.parametrize(("name", "count"), [("llama-3.2-1b", 1_235_814_400), ("qwen3-1.7b", 1_720_574_976)])
-def test_sizes_are_those_of_the_published_models(name: str, count: int) -> None:
-    assert num_parameters(CONFIGS[name]) == count
+@pytest.mark.parametrize(
+    ("name", "count", "active"),
+    [
+        ("llama-3.2-1b", 1_235_814_400, 1_235_814_400),
+        ("qwen3-1.7b", 1_720_574_976, 1_720_574_976),
+        ("olmoe-1b-7b", 6_919_161_856, 1_282_017_280),
+    ],
+)
+def test_sizes_are_those_of_the_published_models(name: str, count: int, active: int) -> None:
+    assert num_parameters(CONFIGS[name]) == (count, active)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
