@@ -31,6 +31,7 @@ _READ = (
     "config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "chat_template.jinja",
     "model.safetensors.index.json",
 )  # fmt: skip
+_MAPPED_BYTES = 32 * _MB
 _FLOAT_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -139,15 +140,14 @@ def _check_safetensors_header(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    """A safetensors file while it is read.
+def _told(file: Path) -> Iterator[None]:
+    """While a safetensors file is read.
 
     Raises:
         CheckpointError: it is gone, incomplete or damaged, or lacks what is read of it.
     """
     try:
-        with safe_open(file, framework="np") as handle:
-            yield handle
+        yield
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file} is not a complete safetensors file ({error}); download it again.") from error
 
@@ -192,6 +192,8 @@ class SafetensorsCheckpoint:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, str] = {}
         self._files: dict[str, Path] = {}
+        self._open: tuple[Path, Any] | None = None
+        self._read_bytes = 0
         for file in self._weight_files():
             self._index(file)
 
@@ -215,7 +217,7 @@ class SafetensorsCheckpoint:
 
     def _index(self, file: Path) -> None:
         _check_safetensors_header(file)
-        with _opened(file) as handle:
+        with _told(file), safe_open(file, framework="np") as handle:
             for name in handle.keys():  # noqa: SIM118  (a handle, not a dict)
                 view = handle.get_slice(name)
                 kind = str(view.get_dtype())
@@ -232,10 +234,19 @@ class SafetensorsCheckpoint:
         return self._types[name]
 
     def read(self, name: str, start: int, stop: int) -> Floats | Blocks:
-        # Opened for each run of rows: the file is mapped, and pages once touched would stay resident, in the end all.
-        with _opened(self._files[name]) as handle:
-            rows = _rows(handle.get_slice(name), self._shapes[name], start, stop)
-        return np.ascontiguousarray(rows).astype(np.float32, copy=False)
+        with _told(self._files[name]):
+            rows = _rows(self._mapped(self._files[name]).get_slice(name), self._shapes[name], start, stop)
+        values = np.ascontiguousarray(rows).astype(np.float32, copy=False)
+        self._read_bytes += values.nbytes
+        return values
+
+    def _mapped(self, file: Path) -> Any:
+        """Kept open for ``_MAPPED_BYTES`` of values. Opening takes as long as the header, which lists every expert, and
+        an open file is mapped: pages once touched stay resident, in the end all."""
+        if self._open is None or self._open[0] != file or self._read_bytes > _MAPPED_BYTES:
+            self._open = None  # the one before, before the next
+            self._open, self._read_bytes = (file, safe_open(file, framework="np")), 0
+        return self._open[1]
 
     def tokenizer_files(self) -> TokenizerSource:
         from .tokenizer import FolderTokenizer

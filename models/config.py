@@ -21,6 +21,7 @@ ACTIVATIONS = ("silu", "gelu_tanh")
 QK_NORMS = ("head", "projection")
 ROUTER_SOFTMAXES = ("all", "selected")
 MAX_EXPERTS = 4096
+MAX_ALL_EXPERTS = 100_000  # of all layers; twice as many as the largest models have
 MAX_LAYERS = 10_000  # far beyond any model; what a damaged file may say must not fill the memory
 
 
@@ -159,8 +160,13 @@ class MoEConfig:
             raise UnsupportedModelError(
                 f"model config: {unknown_name('softmax of a router', str(self.softmax), ROUTER_SOFTMAXES)}"
             )
-        if not self.layers or list(self.layers) != sorted(set(self.layers)):
+        if any(isinstance(i, bool) for i in self.layers) or not self.layers or [*self.layers] != sorted({*self.layers}):
             raise UnsupportedModelError("model config: no layer has experts, or their order is wrong.")
+        if self.num_experts * len(self.layers) > MAX_ALL_EXPERTS:
+            raise UnsupportedModelError(
+                f"model config: {self.num_experts} experts in each of {len(self.layers)} layers are more than "
+                f"{MAX_ALL_EXPERTS:,} in all, which is beyond this version."
+            )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MoEConfig:

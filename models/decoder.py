@@ -28,7 +28,8 @@ from .components import (
 from .config import ModelConfig
 from .family import LOCAL_ROTARY, ROTARY, Weights
 from .graph import GraphBuilder
-from .moe import EXPERTS_INPUT, PROJECTIONS, ExpertNames, expert_specs, shared_expert, sparse_mlp
+from .manifest import EXPERTS_INPUT
+from .moe import PROJECTIONS, ExpertNames, expert_specs, shared_expert, sparse_mlp
 from .tensors import Role, StoredTensor, TensorSpec
 
 EMBEDDING = "model.embed_tokens.weight"

@@ -21,7 +21,7 @@ from .foreign import Settings
 from .hf_config import yarn_attention_factor
 
 _WHERE = "the GGUF metadata"
-_MODEL_TYPES = {"gemma3": "gemma3_text"}  # where llama.cpp's name is another
+_MODEL_TYPES = {"gemma3": "gemma3_text", "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}  # where names differ
 _KEYS = frozenset(
     "context_length embedding_length block_count feed_forward_length attention.head_count attention.head_count_kv "
     "attention.key_length attention.value_length attention.layer_norm_rms_epsilon rope.freq_base "

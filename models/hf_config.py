@@ -59,12 +59,13 @@ _OWN_KEYS = {
     "qwen2": _WINDOW_KEYS,
     "qwen2_moe": f"qkv_bias shared_expert_intermediate_size {_QWEN_MOE_KEYS}",
     "qwen3": f"attention_bias {_WINDOW_KEYS}",
-    "qwen3_moe": f"attention_bias {_QWEN_MOE_KEYS}",
+    "qwen3_moe": f"attention_bias num_local_experts {_QWEN_MOE_KEYS}",  # transformers 5 writes num_local_experts
     "smollm3": f"attention_bias mlp_bias no_rope_layers no_rope_layer_interval {_WINDOW_KEYS}",
 }
 _DEFAULT_HEAD_DIM = {"gemma3_text": 256, "qwen3": 128}  # elsewhere hidden_size ÷ num_attention_heads
 _DEFAULT_THETA = {"mixtral": 1e6, "smollm3": 2e6}
 _DEFAULT_EPS = {"olmoe": 1e-5}
+_COUNT_KEYS = ("num_experts", "num_local_experts")
 _TIED_BY_DEFAULT = ("gemma3_text", "smollm3")
 _ROPE_KEYS = frozenset(
     "rope_theta rope_type type factor low_freq_factor high_freq_factor original_max_position_embeddings "
@@ -236,13 +237,13 @@ def _olmo2(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mixtral(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
     window = s.whole("sliding_window") if s.get("sliding_window") is not None else None
-    moe = _experts(s, "num_local_experts", shared["intermediate_size"], _every_layer(shared), normalize=True)
+    moe = _experts(s, shared["intermediate_size"], _every_layer(shared), normalize=True)
     return {"moe": moe} | _sliding(s, shared, window, lambda layer: True)
 
 
 def _granitemoe(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
     size, layers = shared["intermediate_size"], _every_layer(shared)
-    moe = _experts(s, "num_local_experts", size, layers, softmax="selected")
+    moe = _experts(s, size, layers, softmax="selected")
     return _multipliers(s) | _attention_bias(s) | {"moe": moe}
 
 
@@ -251,12 +252,15 @@ def _olmoe(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
     return _attention_bias(s) | {
         "qk_norm": "projection",
         "clip_qkv": None if s.get("clip_qkv") is None else s.number("clip_qkv"),
-        "moe": _experts(s, "num_experts", shared["intermediate_size"], _every_layer(shared), normalize=normalize),
+        "moe": _experts(s, shared["intermediate_size"], _every_layer(shared), normalize=normalize),
     }
 
 
 def _qwen2_moe(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
-    moe = _qwen_experts(s, shared, shared_size=s.whole("shared_expert_intermediate_size"), shared_gate=True)
+    size = s.whole("shared_expert_intermediate_size")
+    if size <= 0:
+        raise UnsupportedModelError(f"{_WHERE}: shared_expert_intermediate_size is {size}; it must be positive.")
+    moe = _qwen_experts(s, shared, shared_size=size, shared_gate=True)
     return {"qkv_bias": s.flag("qkv_bias", True), "moe": moe} | _no_window(s, shared)
 
 
@@ -273,14 +277,18 @@ def _qwen_experts(s: Settings, shared: Mapping[str, Any], **more: Any) -> MoECon
         )
     layers = tuple(i for i in _every_layer(shared) if i not in dense and (i + 1) % step == 0)
     size, normalize = s.whole("moe_intermediate_size"), s.flag("norm_topk_prob", False)
-    return _experts(s, "num_experts", size, layers, normalize=normalize, **more)
+    return _experts(s, size, layers, normalize=normalize, **more)
 
 
-def _experts(s: Settings, count: str, size: int, layers: tuple[int, ...], **more: Any) -> MoEConfig:
-    """``count``: under which key the number of experts stands."""
+def _experts(s: Settings, size: int, layers: tuple[int, ...], **more: Any) -> MoEConfig:
+    """The number of experts stands under one of two keys, or under both."""
     if not layers:
         raise UnsupportedModelError(f"{_WHERE}: no layer of it has experts; such a model is not supported as a MoE.")
-    return MoEConfig(s.whole(count), s.whole("num_experts_per_tok"), size, layers, **more)
+    told = {s.whole(key) for key in _COUNT_KEYS if s.get(key) is not None}
+    if len(told) != 1:
+        problem = "neither is there" if not told else "they differ"
+        raise CheckpointError(f"{_WHERE}: the number of experts is {' or '.join(_COUNT_KEYS)}, and {problem}.")
+    return MoEConfig(told.pop(), s.whole("num_experts_per_tok"), size, layers, **more)
 
 
 def _every_layer(shared: Mapping[str, Any]) -> tuple[int, ...]:

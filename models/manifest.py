@@ -30,6 +30,12 @@ KERNEL_LAYOUTS = {"selfspec-kernels": 1}
 EXPERTS_OPERATOR = "SparseMLPTiles"
 """What a kernel library needs for a model with experts; older ones lack it."""
 
+EXPERTS_INPUT = "experts_per_token"
+"""Graph input of every block with experts, int64 [1]: how many of a row's best experts run."""
+
+SELECTED_OUTPUT = "selected_experts."
+"""Before a layer's number: graph output, int32 [1, rows, k]: a row's experts, best first, -1 behind them."""
+
 MAX_REASON = 400
 """Characters of the sentence that says why an artifact's kernels were chosen."""
 

@@ -15,15 +15,13 @@ import onnx_ir as ir
 from .components import INT32, GatedMLP, Kernels
 from .config import MoEConfig
 from .graph import GraphBuilder
+from .manifest import SELECTED_OUTPUT
 from .tensors import Role, StoredTensor, TensorSpec
 
 if TYPE_CHECKING:
     from .family import Weights
 
-EXPERTS_INPUT = "experts_per_token"
-"""Graph input of every block with experts, int64 [1]: how many of a row's best experts run."""
-
-_ROUTER, _GATE_UP, _DOWN = "mlp.gate.weight", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+ROUTER, _GATE_UP, _DOWN = ".mlp.gate.weight", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
 _SHARED, _SHARED_GATE = "mlp.shared_expert", "mlp.shared_expert_gate.weight"
 
 
@@ -42,13 +40,13 @@ class ExpertNames:
 
 _TRANSFORMERS_5 = (_GATE_UP, _DOWN)
 PROJECTIONS = ExpertNames(
-    router=(_ROUTER,),
+    router=("mlp.gate.weight",),
     single=("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight", "mlp.experts.{}.down_proj.weight"),
     fused=(_TRANSFORMERS_5,),
 )
 _SPARSE = "block_sparse_moe"
 MIXTRAL = ExpertNames(
-    router=(f"{_SPARSE}.gate.weight", _ROUTER),
+    router=(f"{_SPARSE}.gate.weight", "mlp.gate.weight"),
     single=(
         f"{_SPARSE}.experts.{{}}.w1.weight",
         f"{_SPARSE}.experts.{{}}.w3.weight",
@@ -70,9 +68,7 @@ def expert_specs(layer: str, names: ExpertNames, moe: MoEConfig, d: int) -> Iter
     """Router and experts of the layer called ``layer``, in every form that a checkpoint may have them in. The tensors
     of a shared expert are a gated MLP's."""
     count, width = moe.num_experts, moe.expert_size
-    router = [
-        TensorSpec(f"{layer}.{_ROUTER}", (f"{layer}.{name}",), ((count, d),), Role.ROUTER) for name in names.router
-    ]
+    router = [TensorSpec(f"{layer}{ROUTER}", (f"{layer}.{name}",), ((count, d),), Role.ROUTER) for name in names.router]
     yield _any_of(router)
     gate_ups, downs = list[TensorSpec](), list[TensorSpec]()
     if names.single is not None:
@@ -143,7 +139,7 @@ class SparseMLP:
     def apply(self, g: GraphBuilder, kernels: Kernels, x: ir.Value, experts_per_token: ir.Value) -> ir.Value:
         """[1, T, d] → [1, T, d]; the graph also tells which experts ran."""
         update, selected = kernels.sparse_mlp(g, self, x, experts_per_token)
-        g.output(f"selected_experts.{self.layer}", selected, [1, "rows", self.experts_per_token], INT32)
+        g.output(f"{SELECTED_OUTPUT}{self.layer}", selected, [1, "rows", self.experts_per_token], INT32)
         return update if self.shared is None else g.op("Add", [update, kernels.gated_mlp(g, self.shared, x)])
 
 
@@ -161,7 +157,7 @@ def sparse_mlp(moe: MoEConfig, weights: Weights, layer: int, activation: str) ->
         )
     return SparseMLP(
         layer,
-        weights[f"{name}.{_ROUTER}"],
+        weights[f"{name}{ROUTER}"],
         weights[f"{name}.{_GATE_UP}"],
         weights[f"{name}.{_DOWN}"],
         activation,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..errors import UsageError, unknown_name
+from ..models.config import ModelConfig
 from ..models.manifest import Manifest
 from .controller import AutoDrafter, paying_exit
 from .drafters.base import MAX_DRAFT_TOKENS, Drafter, NoDrafter
@@ -86,6 +87,11 @@ class DraftOptions:
                 f"--draft-experts {self.draft_experts}: it must be between 1 and {moe.experts_per_token}, as many as "
                 "this model runs for a token."
             )
+        if self.name == "fewer-experts" and self.draft_experts is None and moe.experts_per_token == 1:
+            raise UsageError(
+                f"--draft fewer-experts: {manifest.name} runs one expert a token, so there is none to leave out; use "
+                "another --draft."
+            )
 
 
 def make_drafter(
@@ -106,14 +112,25 @@ def make_drafter(
     if options.name == "prompt-lookup":
         return PromptLookup(count or LOOKUP_TOKENS)
     if options.name == "fewer-experts":
-        experts = options.draft_experts or default_draft_experts(manifest)
-        return EarlyExit(manifest.model.num_layers, count or EARLY_EXIT_TOKENS, full_head=True, experts=experts)
+        last, fewer = manifest.model.num_layers, options.draft_experts or default_draft_experts(manifest)
+        experts = effective_experts(manifest.model, last, fewer)
+        return EarlyExit(last, count or EARLY_EXIT_TOKENS, full_head=True, experts=experts)
     if options.name == "early-exit" and options.exit_layer is not None:
-        return EarlyExit(options.exit_layer, count or EARLY_EXIT_TOKENS, experts=options.draft_experts)
+        experts = effective_experts(manifest.model, options.exit_layer, options.draft_experts)
+        return EarlyExit(options.exit_layer, count or EARLY_EXIT_TOKENS, experts=experts)
     profile = measured()
     if options.name == "early-exit":
-        return _profiled_exit(profile, count, options.draft_experts)
+        return _profiled_exit(profile, manifest.model, count, options.draft_experts)
     return AutoDrafter(profile, count or MAX_DRAFT_TOKENS, min_rows)
+
+
+def effective_experts(config: ModelConfig, exit_layer: int, experts: int | None) -> int | None:
+    """``experts`` where they change what the layers before ``exit_layer`` compute, else None: then the draft's rows are
+    the target's own, and verification starts from them."""
+    moe = config.moe
+    if moe is None or experts == moe.experts_per_token or min(moe.layers) >= exit_layer:
+        return None
+    return experts
 
 
 def default_draft_experts(manifest: Manifest) -> int:
@@ -121,11 +138,12 @@ def default_draft_experts(manifest: Manifest) -> int:
     return 1 if manifest.model.moe is None else max(1, manifest.model.moe.experts_per_token // 4)
 
 
-def _profiled_exit(profile: Profile, count: int | None, experts: int | None) -> Drafter:
+def _profiled_exit(profile: Profile, config: ModelConfig, count: int | None, experts: int | None) -> Drafter:
     """Fewer experts than measured make other confidences and costs, to which the profile's rule does not apply."""
     choice = best_exit(profile)
     if choice is None:
         raise UsageError("no exit of this artifact was measured; name one with --exit-layer.")
+    experts = effective_experts(config, choice.exit_layer, experts)
     if experts is not None:
         return EarlyExit(choice.exit_layer, count or EARLY_EXIT_TOKENS, experts=experts)
     if count is not None:

@@ -121,8 +121,9 @@ class Profile:
             }
             for kind in ("exits", "fewer")
         )
-        if any(len(found.confidences) != len(found.hits) for found in (*exits.values(), *fewer.values())):
-            raise ValueError("an exit's confidences and hits do not belong together")
+        for found in (*exits.values(), *fewer.values()):
+            if len(found.confidences) != len(found.hits) or not 0 < found.seconds < math.inf:
+                raise ValueError("an exit's confidences and hits do not belong together, or it took no time")
         passes = data["exact_passes"]
         if passes is not None:
             widths = passes["widths"]
@@ -181,9 +182,11 @@ def load_profile(artifact: Artifact, threads: int) -> Profile | None:
     """The stored profile of this artifact on this machine, if there is one."""
     found = _stored(artifact).get(json.dumps(machine_key(artifact, threads), sort_keys=True))
     try:
-        return None if found is None else Profile.from_dict(found)
+        profile = None if found is None else Profile.from_dict(found)
     except (KeyError, TypeError, ValueError, AttributeError, UsageError):
         return None
+    known = set(fewer_experts(artifact.manifest.model))
+    return profile if profile is not None and set(profile.fewer) == known else None
 
 
 def store_profile(artifact: Artifact, threads: int, profile: Profile) -> Path:

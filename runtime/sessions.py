@@ -10,7 +10,7 @@ import threading
 import onnxruntime as ort
 
 from ..errors import ArtifactError
-from ..models.manifest import WEIGHTS_NAME, Manifest
+from ..models.manifest import EXPERTS_INPUT, SELECTED_OUTPUT, WEIGHTS_NAME, Manifest
 from .artifact import Artifact
 from .external_data import check_external_data
 from .kernels import kernel_library
@@ -40,8 +40,8 @@ def expected_interfaces(manifest: Manifest) -> dict[str, tuple[Shapes, Shapes]]:
             inputs |= {"seqlens_k": (1,), "total_sequence_length": (1,)}
         if config.moe is not None:
             sparse = [i // 2 for i in range(unit.start, unit.stop) if i % 2 and i // 2 in config.moe.layers]
-            outputs |= {f"selected_experts.{i}": (1, None, config.moe.experts_per_token) for i in sparse}
-            inputs |= {"experts_per_token": (1,)} if sparse else {}
+            outputs |= {f"{SELECTED_OUTPUT}{i}": (1, None, config.moe.experts_per_token) for i in sparse}
+            inputs |= {EXPERTS_INPUT: (1,)} if sparse else {}
         interfaces[unit.graph] = (inputs, outputs)
     for graph, ranges in ((head.hot_graph, head.hot_ranges), (head.rest_graph, head.rest_ranges)):
         if graph is not None:

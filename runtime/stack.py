@@ -11,7 +11,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from ..errors import ArtifactError, UsageError
-from ..models.manifest import PAD_ROWS, Unit
+from ..models.manifest import EXPERTS_INPUT, PAD_ROWS, SELECTED_OUTPUT, Unit
 from .kvcache import KVCache
 from .sessions import Sessions
 
@@ -175,7 +175,7 @@ class Stack:
             bound.arrays["hidden"][0, :n] = hidden
             bound.run()
             for layer, selected in bound.selected.items():
-                ran = selected[0, :n]
+                ran = selected[0, :rows]  # those of padding are read too
                 self.touched.setdefault(layer, set()).update(ran[ran >= 0].tolist())
             hidden = bound.arrays["hidden_out"][0, :n]  # type: ignore[assignment]
         return hidden.copy()
@@ -240,17 +240,17 @@ class Stack:
                 bound.bind_input(node.name, self._seqlens_k)
             elif node.name == "total_sequence_length":
                 bound.bind_input(node.name, self._total)
-            elif node.name == "experts_per_token":
+            elif node.name == EXPERTS_INPUT:
                 bound.bind_input(node.name, self._experts)
             elif node.name == "input_ids":
                 bound.bind_input(node.name, np.zeros((1, rows), dtype=np.int64))
             else:
                 bound.bind_input(node.name, self._rows(graph, node.name, rows, node.shape[-1]))
         for node in session.get_outputs():
-            if node.name.startswith("selected_experts."):
+            if node.name.startswith(SELECTED_OUTPUT):
                 selected = self._rows(graph, node.name, rows, node.shape[-1], np.int32)
                 bound.bind_output(node.name, selected)
-                bound.selected[int(node.name.split(".")[1])] = selected
+                bound.selected[int(node.name.removeprefix(SELECTED_OUTPUT))] = selected
             elif not node.name.startswith("present."):
                 bound.bind_output(node.name, self._rows(graph, node.name, rows, node.shape[-1]))
         return bound

@@ -170,7 +170,8 @@ def _expert_weights(spec: ToySpec, layer: str, matrix: Matrix, gain: float) -> W
 
 
 def fused_experts(weights: Weights) -> Weights:
-    """The same checkpoint as transformers 5 lays it out: the experts of a layer in two tensors of three dimensions."""
+    """The same checkpoint as transformers 5 holds it in memory, and saves it where it is told not to go back to the
+    original format: the experts of a layer in two tensors of three dimensions."""
     fused, downs, ups = Weights(), dict[str, list[Array]](), dict[str, list[Array]]()
     for name, values in weights.items():
         before, _, after = name.partition(".experts.")

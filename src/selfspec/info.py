@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from .errors import KernelSetupError
 from .models.manifest import Manifest
 from .runtime.artifact import Artifact, open_artifact
+from .runtime.drafting import default_draft_experts
 from .runtime.exit_policy import best_exit, best_fewer
 from .runtime.profile import Profile, load_profile
 from .runtime.sessions import Sessions
@@ -35,7 +36,7 @@ def main(args: argparse.Namespace) -> None:
     codec = TextCodec(artifact)
     here = look(artifact, args.threads)
     if args.json:
-        print(json.dumps(to_dict(artifact.manifest, here), ensure_ascii=False))
+        print(json.dumps(to_dict(artifact, here), ensure_ascii=False))
         return
     for key, value in _rows(artifact, here, "yes" if codec.has_chat_template else "no").items():
         print(f"{key:14} {value}")
@@ -53,9 +54,12 @@ def look(artifact: Artifact, threads: int | None) -> Here:
     return Here(sessions.kernels_name, None, load_profile(artifact, sessions.threads))
 
 
-def to_dict(manifest: Manifest, here: Here) -> dict[str, object]:
+def to_dict(artifact: Artifact, here: Here) -> dict[str, object]:
     """The manifest, where ``kernels`` and ``kernels_reason`` say what was chosen at export, and this machine."""
-    return asdict(manifest) | {
+    plain, drafted, fewer = token_bytes(artifact)
+    sparse = artifact.manifest.model.moe is not None
+    return asdict(artifact.manifest) | {
+        "token_bytes": {"plain": plain} | ({"drafted": drafted, "draft_experts": fewer} if sparse else {}),
         "kernels_in_use": here.kernels,
         "kernels_problem": here.problem,
         "profile": None if here.profile is None else here.profile.to_dict(),
@@ -91,12 +95,18 @@ def _experts(artifact: Artifact) -> dict[str, str]:
     if moe is None:
         return {}
     shared = f", and one of {moe.shared_size} for every token" if moe.shared_size else ""
-    plain, drafted = (works(artifact, k).step.weight_bytes / 1e6 for k in (None, 1))
+    plain, drafted, fewer = token_bytes(artifact)
     return {
         "experts": f"{moe.num_experts} of width {moe.expert_size} in {len(moe.layers)} layers, {moe.experts_per_token} "
         f"a token{shared}",
-        "token reads": f"{plain:.1f} MB of weights; drafted with 1 expert {drafted:.1f} MB",
+        "token reads": f"{plain / 1e6:.1f} MB of weights; drafted with {fewer} expert(s) {drafted / 1e6:.1f} MB",
     }
+
+
+def token_bytes(artifact: Artifact) -> tuple[int, int, int]:
+    """Weights that a token reads, plain and as ``fewer-experts`` drafts it, and with how many experts that is."""
+    fewer = default_draft_experts(artifact.manifest)
+    return works(artifact).step.weight_bytes, works(artifact, fewer).step.weight_bytes, fewer
 
 
 def _weights(manifest: Manifest) -> str:

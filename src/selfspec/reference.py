@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .models.config import ModelConfig
+from .models.moe import ROUTER
 from .models.registry import family_of
 
 Floats = NDArray[np.float32]
@@ -48,7 +49,7 @@ class Reference:
                     start = int(part.split(":")[0]) if part else 0
                     head[start : start + len(matrix)] = torch.from_numpy(matrix)
                     continue
-                if base.endswith(".mlp.gate.weight"):  # a router, which no precision rounds
+                if base.endswith(ROUTER):  # a router, which no precision rounds
                     continue
                 if ".mlp.experts." in base:
                     fused = base if base in parameters else base.replace(".mlp.", ".block_sparse_moe.")
@@ -111,6 +112,34 @@ class Reference:
         for hook in hooks:
             hook.remove()
         return [seen[key] for key in range(2 * len(layers) + 1)], logits
+
+    def experts(self, ids: Ids) -> dict[int, list[set[int]]]:
+        """Layer → the experts of every row, of layers that have some. Of equal logits the lower index is better."""
+        import torch
+
+        moe, chosen, hooks = self._config.moe, dict[int, list[set[int]]](), []
+        if moe is None:
+            return chosen
+        most, modules = moe.experts_per_token, dict(self._model.named_modules())
+
+        def watch(layer: int, router: Any) -> None:
+            def hook(_: Any, args: tuple[Any, ...]) -> None:
+                logits = args[0].detach().reshape(-1, router.weight.shape[1]) @ router.weight.detach().T
+                best = np.argsort(-logits.numpy(), axis=1, kind="stable")[:, :most]
+                chosen[layer] = [set(row) for row in best.tolist()]
+
+            hooks.append(router.register_forward_pre_hook(hook))
+
+        for spec in family_of(self._config.model_type).tensor_specs(self._config):
+            if spec.name.endswith(ROUTER):
+                names = [form.parts[0].removesuffix(".weight") for form in (spec, *spec.alternatives)]
+                (router,) = (modules[name] for name in names if hasattr(modules.get(name), "weight"))
+                watch(int(spec.name.split(".")[2]), router)
+        with torch.no_grad():
+            self._model(torch.from_numpy(ids[None]))
+        for each in hooks:
+            each.remove()
+        return chosen
 
     def generate(self, ids: Ids, count: int) -> list[int]:
         """Greedy continuation, ``count`` tokens, end-of-sequence ignored."""

@@ -78,7 +78,7 @@ def _share(model: ModelConfig, experts: int | None) -> Fraction:
     return Fraction(experts or model.moe.experts_per_token, model.moe.num_experts)
 
 
-def layer_operations(model: ModelConfig, layer: int = 0, experts: int | None = None) -> int:
+def layer_operations(model: ModelConfig, layer: int, experts: int | None) -> int:
     """Of a decoder layer's matrices on one row: q and o, k and v, and the three of the MLP or of each expert."""
     queries, keys = model.num_attention_heads * model.head_dim, model.num_kv_heads * model.head_dim
     widths, moe = 3 * model.intermediate_size, model.moe

@@ -473,7 +473,7 @@ def test_experts_are_told_of_in_export_info_profile_and_statistics(
     code, out, _ = run(capsys, main, "info", str(folder), *THREADS)
     assert code == 0
     assert "experts        8 of width 128 in 3 layers, 4 a token\n" in out
-    assert re.search(r"token reads    \d\.\d MB of weights; drafted with 1 expert \d\.\d MB\n", out)
+    assert re.search(r"token reads    \d\.\d MB of weights; drafted with 1 expert\(s\) \d\.\d MB\n", out)
     code, out, _ = run(capsys, main, "profile", str(folder), *THREADS)
     assert "1 expert(s)    cost" in out
     assert "fewer-experts  best with" in out

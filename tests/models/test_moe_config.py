@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,7 +61,7 @@ def test_what_a_key_changes(tools: Tools) -> None:
         ("mixtral", {"num_experts_per_tok": 5}, "experts_per_token is 5; it must be between 1 and 4"),
         ("mixtral", {"num_local_experts": 0}, "num_experts is 0"),
         ("mixtral", {"num_local_experts": 10**6}, "num_experts is 1000000"),
-        ("mixtral", {"num_local_experts": ...}, "has no 'num_local_experts'"),
+        ("mixtral", {"num_local_experts": ...}, "num_experts or num_local_experts, and neither is there"),
         ("olmoe", {"num_experts_per_tok": ...}, "has no 'num_experts_per_tok'"),
         ("olmoe", {"clip_qkv": -1.0}, "must be a positive number"),
         ("olmoe", {"norm_topk_prob": 1}, "'norm_topk_prob' is 1, where true or false"),
@@ -67,12 +69,15 @@ def test_what_a_key_changes(tools: Tools) -> None:
         ("qwen3_moe", {"n_group": 4, "topk_group": 2}, "n_group, topk_group may change"),
         ("qwen3_moe", {"scoring_func": "sigmoid"}, "scoring_func may change"),
         ("qwen3_moe", {"moe_intermediate_size": 0}, "expert_size is 0"),
+        ("qwen3_moe", {"num_local_experts": 4}, "num_experts or num_local_experts, and they differ"),
+        ("mixtral", {"num_local_experts": 4096, "num_hidden_layers": 10_000}, "more than 100,000 in all"),
         ("qwen3_moe", {"mlp_only_layers": [0, 1, 2, 3, 4, 5]}, "no layer of it has experts"),
         ("qwen3_moe", {"mlp_only_layers": ["0"]}, "a list of layer numbers"),
         ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step must be positive"),
         ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 8}, "use_sliding_window = true is not supported"),
         ("qwen2_moe", {"shared_expert_intermediate_size": ...}, "has no 'shared_expert_intermediate_size'"),
-        ("qwen2_moe", {"shared_expert_intermediate_size": -64}, "shared_size is -64"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": -64}, "shared_expert_intermediate_size is -64"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size is 0"),
         ("granitemoe", {"hidden_act": "gelu_pytorch_tanh"}, "experts with the activation gelu_tanh"),
         ("granitemoe", {"shared_intermediate_size": 512}, "shared_intermediate_size may change"),
     ],
@@ -88,6 +93,7 @@ def test_what_is_not_supported_is_refused_by_name(
     "change",
     [
         {"softmax": "none"}, {"layers": [0, 6]}, {"layers": [1, 1]}, {"layers": []}, {"layers": 3}, {"layers": ["0"]},
+        {"layers": [0, True]},
         {"num_experts": True}, {"normalize": 1}, {"scale": 0}, {"scale": "1"}, {"jitter": 1}, {"experts_per_token": 9},
     ],
 )  # fmt: skip
@@ -99,5 +105,17 @@ def test_damaged_experts_in_a_manifest_are_an_artifact_error(tools: Tools, chang
 
 def test_a_gguf_with_experts_is_refused() -> None:
     """Its tensors are fused otherwise, and nobody has compared them."""
-    with pytest.raises(UnsupportedModelError, match="olmoe has experts, which are read of Hugging Face folders only"):
-        model_type_of("olmoe")
+    for architecture, name in (("olmoe", "olmoe"), ("qwen2moe", "qwen2_moe"), ("qwen3moe", "qwen3_moe")):
+        with pytest.raises(UnsupportedModelError, match=f"{name} has experts, which are read of Hugging Face folders"):
+            model_type_of(architecture)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("family", EXPECTED)
+def test_configs_are_read_as_transformers_saves_them(tools: Tools, family: str, tmp_path: Path) -> None:
+    """It renames keys on the way: num_experts of qwen3_moe comes out as num_local_experts."""
+    from transformers import AutoConfig
+
+    data = tools.spec(family=family).hf_config()
+    AutoConfig.for_model(**data).save_pretrained(tmp_path)
+    assert from_hf(json.loads((tmp_path / "config.json").read_text())) == from_hf(data)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from selfspec import Model, load
 from selfspec.errors import UsageError
 from selfspec.runtime.conversation import Conversation
-from selfspec.runtime.drafters.base import NoDrafter
+from selfspec.runtime.drafters.base import NoDrafter, Prefix
 from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
 from selfspec.runtime.drafting import DraftOptions, make_drafter
 from selfspec.runtime.profile import fewer_experts
@@ -251,8 +251,8 @@ def test_a_draft_with_all_experts_is_always_right(olmoe: Toy) -> None:
     assert run.drafted == run.accepted > 0
 
 
-def test_sampled_drafts_with_fewer_experts_keep_the_distributions_they_were_drawn_from(olmoe: Toy) -> None:
-    """Rejection sampling needs the very q; here only that it runs, draws and commits as usual."""
+def test_drafts_with_fewer_experts_may_be_sampled(olmoe: Toy) -> None:
+    """It draws and commits as usual; that the distribution is kept is shown for all drafters alike elsewhere."""
     sampling = Sampling(temperature=0.8, seed=4)
     run = olmoe.run(EarlyExit(6, 4, full_head=True, experts=1, sampling=sampling), sampling=sampling, count=40)
     assert len(run.tokens) == 40
@@ -269,6 +269,31 @@ def test_rounds_count_each_expert_once_in_each_layer(olmoe: Toy) -> None:
     seen = [r.experts for r in drafted.rounds[1:] if r.num_drafted]
     assert all(k * len(moe.layers) <= n <= moe.num_experts * len(moe.layers) for n in seen)
     assert max(seen) > k * len(moe.layers)
+
+
+def test_a_draft_that_leaves_no_expert_out_begins_the_verification(make_toy: Callable[..., Toy], tools: Tools) -> None:
+    """Its rows are the target's: with as many experts as the model runs, or before the first layer that has some."""
+    toy = make_toy(tools.spec(family="qwen3_moe", layers=6), precision="fp32", exit_layers=(1, 2), hot_vocab=256)
+    manifest = toy.model.artifact.manifest
+    assert manifest.model.moe is not None and manifest.model.moe.layers == (1, 3, 5)  # noqa: PT018
+
+    def prefix(name: str, **options: Any) -> Prefix | None:
+        conversation = toy.conversation()
+        conversation.tokens.append(int(conversation.prefill([5, 6, 7]).argmax()))
+        drafter = make_drafter(DraftOptions(name, **options), manifest, toy.model.profile)
+        return drafter.propose(conversation, 2).prefix
+
+    assert prefix("early-exit", exit_layer=1, draft_experts=1) is not None
+    assert prefix("early-exit", exit_layer=2, draft_experts=4) is not None
+    assert prefix("early-exit", exit_layer=2, draft_experts=1) is None
+    assert prefix("fewer-experts", draft_experts=4) is not None
+    assert prefix("fewer-experts", draft_experts=2) is None
+
+
+def test_where_one_expert_runs_there_is_none_to_leave_out(make_toy: Callable[..., Toy], tools: Tools) -> None:
+    toy = make_toy(tools.spec(family="mixtral", layers=2, config={"num_experts_per_tok": 1}), precision="fp32")
+    with pytest.raises(UsageError, match="runs one expert a token, so there is none to leave out"):
+        toy.model.stream("a", draft="fewer-experts")
 
 
 def test_the_default_is_a_quarter_of_the_experts(olmoe: Toy) -> None:
