@@ -117,6 +117,7 @@ class TableStack:
         self._table = table
         self._rows: dict[int, int] = {}
         self.hot_ids = table.hot_ids
+        self.touched: dict[int, set[int]] = {}
 
     def embed(self, ids: Ids) -> Floats:
         return np.asarray([[i, 0, 0] for i in ids], dtype=np.float32).reshape(len(ids), 3)
