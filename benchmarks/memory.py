@@ -80,14 +80,27 @@ def measure(artifact: Path, second: Path | None, max_new_tokens: int, threads: i
     if exit_layer is not None:
         arms[f"early-exit {exit_layer}"] = f"early-exit:{exit_layer}"
     arms |= {"auto": "auto", f"second model ({other.manifest.name} {other.manifest.precision})": SECOND}
+    rows = measure_arms(artifact, arms, max_new_tokens, threads, second)
+    facts = {"name": target.manifest.name, "precision": target.manifest.precision, "digest": target.digest}
+    return {"machine": machine_facts(threads), "artifact": facts, "rows": rows}
+
+
+def measure_arms(
+    artifact: Path, arms: Mapping[str, str], max_new_tokens: int, threads: int, second: Path | None = None
+) -> list[dict[str, Any]]:
+    """A row an arm; the first one is what the others are compared with.
+
+    Args:
+        arms: what the table calls them → what memory_arm.py does.
+        second: artifact of the arm ``SECOND``.
+    """
     rows: list[dict[str, Any]] = []
     for name, arm in arms.items():
         notify_stderr(f"{name} ...")
         further = [str(second)] if arm == SECOND else []
         found = run_child(_SCRIPT, arm, str(artifact), str(threads), str(max_new_tokens), *further)
         rows.append({"arm": name} | found | _ratios(found, rows[0] if rows else found))
-    facts = {"name": target.manifest.name, "precision": target.manifest.precision, "digest": target.digest}
-    return {"machine": machine_facts(threads), "artifact": facts, "rows": rows}
+    return rows
 
 
 def _ratios(row: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, float | None]:
