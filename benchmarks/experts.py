@@ -14,7 +14,7 @@ import argparse
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def check_dense(sparse: ModelConfig, dense: ModelConfig) -> None:
     apart = [name for name in same if getattr(sparse, name) != getattr(dense, name)]
     if dense.moe is not None or apart or dense.intermediate_size != width:
         raise UsageError(
-            f"--dense: it must be a model without experts whose MLPs are {width} wide, and otherwise of the same shape; "
+            f"--dense: it must be a model without experts whose MLPs are {width} wide, otherwise of the same shape; "
             f"this one's are {dense.intermediate_size} wide"
             + (f" and it differs in {', '.join(apart)}." if apart else ".")
         )

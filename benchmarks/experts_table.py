@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import memory
 
 from selfspec.bench_table import markdown_table
-from selfspec.bench_rows import PLAIN
+
+
+def of_all(results: Iterable[tuple[str, Any]]) -> str:
+    """Every artifact's, in the order of the files' names."""
+    return "\n\n".join(markdown(data) for name, data in sorted(results) if name.startswith("experts-"))
 
 
 def markdown(data: Mapping[str, Any]) -> str:
     """Everything about one artifact."""
     settings, machine = data["settings"], data["machine"]
     about = (
-        f"**{settings['model']} {settings['precision']}** ({settings['kernels']}): {settings['experts']} experts a layer, "
-        f"{settings['experts_per_token']} a token; {machine['date']}, selfspec {machine['selfspec']}, "
+        f"**{settings['model']} {settings['precision']}** ({settings['kernels']}): {settings['experts']} experts a "
+        f"layer, {settings['experts_per_token']} a token; {machine['date']}, selfspec {machine['selfspec']}, "
         f"{machine['threads']} thread(s) of {machine['cpu']}, ONNX Runtime {machine['onnxruntime']}, sha256 "
         f"{settings['digest'][:12]}."
     )
@@ -59,12 +63,15 @@ def _draft_name(each: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 
 def _beside(found: Mapping[str, Any]) -> str:
-    ratio = found["sparse_ms"] / found["dense_ms"]
+    ratio, interval = found["sparse_ms"] / found["dense_ms"], ""
+    if found["low"] is not None:
+        interval = f" [{found['low']:.2f}, {found['high']:.2f}]"
+    milliseconds = f"{found['sparse_ms']:.2f} / {found['dense_ms']:.2f} ms"
+    weights = f"{found['sparse_bytes'] / 1e6:.0f} / {found['dense_bytes'] / 1e6:.0f} MB of weights a token"
     return (
-        f"A plain step takes **{ratio:.2f}×** {_interval(found)} the time of {found['dense']}, which is dense and of the "
-        f"same active size ({found['sparse_ms']:.2f} / {found['dense_ms']:.2f} ms, {found['sparse_bytes'] / 1e6:.0f} / "
-        f"{found['dense_bytes'] / 1e6:.0f} MB of weights a token; {found['rounds']} turns of {found['steps']} steps over random tokens, which "
-        f"touch {found['touched']:.0f} experts a layer)."
+        f"A plain step takes **{ratio:.2f}×**{interval} the time of {found['dense']}, which is dense and has as much "
+        f"active ({milliseconds}; {weights}; {found['rounds']} turns of {found['steps']} steps over random tokens, "
+        f"which touch {found['touched']:.0f} experts a layer)."
     )
 
 
@@ -98,12 +105,12 @@ def _draft(row: Mapping[str, Any]) -> str:
 
 def _auto(auto: Mapping[str, Any]) -> str:
     found = {row["draft"]: row for row in auto["rows"]}
-    rounds = sum(auto["rounds"].values())
-    shares = ", ".join(f"{_ARMS[arm]} {auto['rounds'].get(arm, 0) / rounds:.0%}" for arm in _ARMS)
+    own, again, rounds = found["auto"], found["none"], sum(auto["rounds"].values())
+    shares = ", ".join(f"{title} {auto['rounds'].get(arm, 0) / rounds:.0%}" for arm, title in _ARMS.items())
     return (
-        f"auto: {_speed_up(found['auto'])} over {found['auto']['prompts']} prompts, plain again {_speed_up(found['none'])}; "
-        f"its rounds: {shares}. The profile promises {_promised(auto['promised'])} tokens a pass, and auto asks for 1.1; "
-        f"texts equal to plain's: {found['auto']['same_text']} of {found['auto']['prompts']}; {_turns(auto['turns'])}."
+        f"**auto: {_speed_up(own)}** over {own['prompts']} prompts, plain again {_speed_up(again)}. Its rounds: "
+        f"{shares}. By the profile, {_promised(auto['promised'])} tokens a one-row pass; auto asks for 1.1. Texts "
+        f"equal to plain's: {own['same_text']} of {own['prompts']}; {_turns(auto['turns'])}."
     )
 
 
@@ -112,9 +119,9 @@ _ARMS = {"none": "plain", "lookup": "prompt lookup", "exit": "exit or fewer expe
 
 def _promised(promised: Mapping[str, Any]) -> str:
     exit_, fewer = promised["exit"], promised["fewer"]
-    parts = [] if exit_ is None else [f"the exit after layer {exit_['exit_layer']} {exit_['rate']:.2f}"]
-    parts += [] if fewer is None else [f"{fewer['experts']} expert(s) {fewer['rate']:.2f}"]
-    return " and ".join(parts)
+    parts = [] if exit_ is None else [f"the exit after layer {exit_['exit_layer']} promises {exit_['rate']:.2f}"]
+    parts += [] if fewer is None else [f"{fewer['experts']} expert(s) a token {fewer['rate']:.2f}"]
+    return " and ".join(parts) or "nothing promises any"
 
 
 def _memory(data: Mapping[str, Any]) -> str:
@@ -130,10 +137,6 @@ def _turns(turns: Mapping[str, int]) -> str:
 def _speed_up(row: Mapping[str, Any]) -> str:
     low, high = row["speed_up_low"], row["speed_up_high"]
     return f"{row['speed_up']:.2f}×" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
-
-
-def _interval(found: Mapping[str, Any]) -> str:
-    return "" if found["low"] is None else f"[{found['low']:.2f}, {found['high']:.2f}]"
 
 
 def _number(value: float | None, digits: int = 2) -> str:
