@@ -1,6 +1,6 @@
 """What experts cost and what drafting with fewer of them brings, for an artifact that has some.
 
-    python benchmarks/experts.py ARTIFACT [--dense ARTIFACT] [--prompts 6] [--temperature 0] [--threads N] [-o FILE]
+    python benchmarks/experts.py ARTIFACT [--dense ARTIFACT] [--prompts 4] [--temperature 0] [--threads N] [-o FILE]
 
 Always: how many experts passes over the model's own text touch, what they cost, and the most that any draft could gain
 with that. With --prompts: every number of experts × exit as a draft, auto, and memory, all beside plain decoding. With
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from expert_union import ROWS, ceilings, own_text, random_union, timed_passes, union
 from experts_table import markdown
-from memory import measure_arms
+from memory import measure_arms, profiled_exit
 from results import FOLDER, machine_facts, write_results
 from timing import alternate, median_ms
 
@@ -48,7 +48,7 @@ from selfspec.work import works
 NEW_TOKENS = 48
 _TEXTS = 12
 _GRID_REPEATS = 2
-_AUTO_PROMPTS, _AUTO_REPEATS = 12, 4
+_AUTO_PROMPTS, _AUTO_REPEATS = 3, 4  # prompts: times as many
 _MEMORY_TOKENS = 128
 _CONTEXT, _BLOCK, _ROUNDS = 128, 16, 40
 _ROW_KEYS = (
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="experts.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("artifact", type=Path, metavar="ARTIFACT")
     parser.add_argument("--dense", type=Path, metavar="ARTIFACT", help="of the same active size")
-    parser.add_argument("--prompts", type=int, default=6, help="that drafts are tried on; 0: no drafts (default: 6)")
+    parser.add_argument("--prompts", type=int, default=4, help="that drafts are tried on; 0: no drafts (default: 4)")
     parser.add_argument("--temperature", type=float, default=0.0, help="of the text that is looked at (default: 0)")
     parser.add_argument("--threads", type=int, default=physical_cores(), help="default: the physical cores")
     parser.add_argument("-o", dest="output", type=Path, help="default: benchmarks/results/experts-NAME-PRECISION.json")
@@ -216,15 +216,15 @@ def grid(config: ModelConfig, exit_layers: Sequence[int]) -> dict[str, dict[str,
 
 
 def drafts(model: Model, prompts: int) -> dict[str, Any]:
-    """The grid, and auto over twice as many prompts, each beside plain as ``selfspec bench`` does it."""
+    """The grid, and auto over more prompts, each beside plain as ``selfspec bench`` does it."""
     manifest = model.artifact.manifest
     names = grid(manifest.model, manifest.exit_layers)
     found, turns = _benched(model, tuple(names), prompts, _GRID_REPEATS)
-    auto, auto_turns = _benched(model, ("none", "auto"), 2 * prompts, _AUTO_REPEATS)
+    auto, auto_turns = _benched(model, ("none", "auto"), _AUTO_PROMPTS * prompts, _AUTO_REPEATS)
     return {
         "drafts": [names[row["draft"]] | row for row in found if row["draft"] != PLAIN],
         "turns": turns,
-        "auto": {"rows": auto, "turns": auto_turns} | auto_choice(model, 2 * prompts),
+        "auto": {"rows": auto, "turns": auto_turns} | auto_choice(model, _AUTO_PROMPTS * prompts),
     }
 
 
@@ -271,6 +271,7 @@ def memory(artifact: Path, config: ModelConfig, exit_layers: Sequence[int], thre
     arms = {"plain": "none", "prompt-lookup": "prompt-lookup"}
     arms |= {f"fewer-experts, {k} a token": f"fewer-experts:{k}" for k in fewest}
     arms |= {f"early-exit {layer}, {k} a token": f"early-exit:{layer}:{k}" for layer in middle for k in fewest}
+    profiled_exit(artifact, threads)
     return measure_arms(artifact, arms | {"auto": "auto"}, _MEMORY_TOKENS, threads)
 
 

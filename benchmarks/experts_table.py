@@ -84,7 +84,8 @@ def _drafts(data: Mapping[str, Any]) -> str:
     lines = [[_exit_name(e, settings["layers"]), *(cells.get((e, k), "") for k in counts)] for e in exits]
     head = ["drafted by", *(f"k' = {k}" for k in counts)]
     under = (
-        "Accepted (of those drafted first in a round), tokens a round, speed-up over plain; at most 3 drafted tokens, "
+        "Accepted (of those drafted first in a round), tokens a round, speed-up over plain. What is drafted behind an "
+        "end of sequence counts as not accepted. At most 3 drafted tokens, "
         f"none behind one that the draft gives less than 40 %; {rows[0]['prompts']} built-in prompts, greedy, at most "
         f"{settings['new_tokens']} new tokens; {_turns(data['turns'])}."
     )

@@ -74,8 +74,7 @@ def measure(artifact: Path, second: Path | None, max_new_tokens: int, threads: i
     second = second or default_second(target)
     other = open_artifact(second)
     check_second(target, other)
-    notify_stderr("profile ...")
-    exit_layer = run_child(_SCRIPT, "profile", str(artifact), str(threads))["exit_layer"]
+    exit_layer = profiled_exit(artifact, threads)
     arms = {"plain": "none", "prompt-lookup": "prompt-lookup"}
     if exit_layer is not None:
         arms[f"early-exit {exit_layer}"] = f"early-exit:{exit_layer}"
@@ -83,6 +82,13 @@ def measure(artifact: Path, second: Path | None, max_new_tokens: int, threads: i
     rows = measure_arms(artifact, arms, max_new_tokens, threads, second)
     facts = {"name": target.manifest.name, "precision": target.manifest.precision, "digest": target.digest}
     return {"machine": machine_facts(threads), "artifact": facts, "rows": rows}
+
+
+def profiled_exit(artifact: Path, threads: int) -> int | None:
+    """Measures the profile in a process of its own, so that no arm has to; what early-exit drafts through."""
+    notify_stderr("profile ...")
+    found: int | None = run_child(_SCRIPT, "profile", str(artifact), str(threads))["exit_layer"]
+    return found
 
 
 def measure_arms(

@@ -150,8 +150,10 @@ def synthetic(args: argparse.Namespace) -> None:
 def experts(args: argparse.Namespace) -> None:
     """The carved model, and a wide random one beside a dense one of its active size, in both kinds of kernels."""
     with terminable(), tempfile.TemporaryDirectory(prefix="selfspec-experts-") as temporary:
-        carved, sparse, dense = (Path(temporary) / name for name in ("carved", "wide-moe", "wide-dense"))
-        python([str(HERE / "carve_moe.py"), str(carved)], "carve_moe.py")
+        carved = ARTIFACTS / "carved"  # is kept: it takes minutes, and the same arguments give the same bytes
+        sparse, dense = (Path(temporary) / name for name in ("wide-moe", "wide-dense"))
+        if not carved.exists():
+            python([str(HERE / "carve_moe.py"), str(carved)], "carve_moe.py")
         for folder in (sparse, dense):
             python([str(HERE / "random_checkpoints.py"), folder.name, str(folder)], f"checkpoint of {folder.name}")
         script = str(HERE / "experts.py")
@@ -165,6 +167,7 @@ def experts(args: argparse.Namespace) -> None:
 def made(checkpoint: Path, precision: str, kernels: str = "auto") -> Path:
     """An artifact beside its checkpoint."""
     output = checkpoint.with_name(artifact_name(checkpoint.name, precision, kernels))
+    shutil.rmtree(output, ignore_errors=True)  # it may be an older exporter's
     run_child("synthetic_steps.py", "export", str(checkpoint), str(output), precision, kernels)
     return output
 
