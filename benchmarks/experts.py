@@ -48,7 +48,7 @@ from selfspec.work import works
 NEW_TOKENS = 48
 _TEXTS = 12
 _GRID_REPEATS = 2
-_AUTO_PROMPTS, _AUTO_REPEATS = 3, 4  # prompts: times as many
+_AUTO_PROMPTS, _AUTO_REPEATS = 3, 3  # prompts: times as many
 _MEMORY_TOKENS = 128
 _CONTEXT, _BLOCK, _ROUNDS = 128, 16, 40
 _ROW_KEYS = (

@@ -149,6 +149,7 @@ def synthetic(args: argparse.Namespace) -> None:
 
 def experts(args: argparse.Namespace) -> None:
     """The carved model, and a wide random one beside a dense one of its active size, in both kinds of kernels."""
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
     with terminable(), tempfile.TemporaryDirectory(prefix="selfspec-experts-") as temporary:
         carved = ARTIFACTS / "carved"  # is kept: it takes minutes, and the same arguments give the same bytes
         sparse, dense = (Path(temporary) / name for name in ("wide-moe", "wide-dense"))
