@@ -74,20 +74,39 @@ def measure(artifact: Path, second: Path | None, max_new_tokens: int, threads: i
     second = second or default_second(target)
     other = open_artifact(second)
     check_second(target, other)
-    notify_stderr("profile ...")
-    exit_layer = run_child(_SCRIPT, "profile", str(artifact), str(threads))["exit_layer"]
+    exit_layer = profiled_exit(artifact, threads)
     arms = {"plain": "none", "prompt-lookup": "prompt-lookup"}
     if exit_layer is not None:
         arms[f"early-exit {exit_layer}"] = f"early-exit:{exit_layer}"
     arms |= {"auto": "auto", f"second model ({other.manifest.name} {other.manifest.precision})": SECOND}
+    rows = measure_arms(artifact, arms, max_new_tokens, threads, second)
+    facts = {"name": target.manifest.name, "precision": target.manifest.precision, "digest": target.digest}
+    return {"machine": machine_facts(threads), "artifact": facts, "rows": rows}
+
+
+def profiled_exit(artifact: Path, threads: int) -> int | None:
+    """Measures the profile in a process of its own, so that no arm has to; what early-exit drafts through."""
+    notify_stderr("profile ...")
+    found: int | None = run_child(_SCRIPT, "profile", str(artifact), str(threads))["exit_layer"]
+    return found
+
+
+def measure_arms(
+    artifact: Path, arms: Mapping[str, str], max_new_tokens: int, threads: int, second: Path | None = None
+) -> list[dict[str, Any]]:
+    """A row an arm; the first one is what the others are compared with.
+
+    Args:
+        arms: what the table calls them → what memory_arm.py does.
+        second: artifact of the arm ``SECOND``.
+    """
     rows: list[dict[str, Any]] = []
     for name, arm in arms.items():
         notify_stderr(f"{name} ...")
         further = [str(second)] if arm == SECOND else []
         found = run_child(_SCRIPT, arm, str(artifact), str(threads), str(max_new_tokens), *further)
         rows.append({"arm": name} | found | _ratios(found, rows[0] if rows else found))
-    facts = {"name": target.manifest.name, "precision": target.manifest.precision, "digest": target.digest}
-    return {"machine": machine_facts(threads), "artifact": facts, "rows": rows}
+    return rows
 
 
 def _ratios(row: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, float | None]:

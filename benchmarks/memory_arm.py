@@ -1,7 +1,7 @@
 """The arms of benchmarks/memory.py, each for a process of its own. The last line of stdout is a JSON object.
 
 python benchmarks/memory_arm.py profile ARTIFACT THREADS
-python benchmarks/memory_arm.py none|prompt-lookup|early-exit:LAYER|auto ARTIFACT THREADS TOKENS
+python benchmarks/memory_arm.py DRAFT ARTIFACT THREADS TOKENS         named as for ``selfspec bench``
 python benchmarks/memory_arm.py second ARTIFACT THREADS TOKENS SECOND
 """
 
@@ -13,11 +13,12 @@ from typing import Any
 
 from second_model import SecondModel
 
+from selfspec.bench_runs import draft_options
 from selfspec.cli import run_command
 from selfspec.comparison import prompt_ids
 from selfspec.prompts import built_in_prompts
 from selfspec.runtime.drafters.base import Drafter
-from selfspec.runtime.drafting import DraftOptions, make_drafter
+from selfspec.runtime.drafting import make_drafter
 from selfspec.runtime.engine import decode
 from selfspec.runtime.exit_policy import best_exit
 from selfspec.runtime.model import Model, load
@@ -53,10 +54,8 @@ def generate(arm: str, artifact: str, threads: str, tokens: str, second: str | N
 def _drafter(arm: str, model: Model, second: str | None) -> Drafter:
     if second is not None:
         return SecondModel(load(second, threads=model.sessions.threads))
-    name, _, layer = arm.partition(":")
     # With its layer named, early-exit drafts in every round; by the profile alone it would where that pays, or never.
-    options = DraftOptions(name, int(layer) if layer else None)
-    return make_drafter(options, model.artifact.manifest, model.profile)
+    return make_drafter(draft_options(arm), model.artifact.manifest, model.profile)
 
 
 def main() -> None:

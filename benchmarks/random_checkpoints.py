@@ -1,5 +1,7 @@
 """Checkpoints of random weights at the shapes of published models: config.json, bfloat16 safetensors, tokenizer.json.
 
+    python benchmarks/random_checkpoints.py NAME FOLDER        with embeddings that tell rows apart
+
 Which tensors there are is asked of the exporter's own families. Values come out of one pool of normal numbers, laid
 out again and again, each tensor from a place of its own: writing is as fast as the disk and takes no memory. The same
 seed gives the same bytes.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,6 +32,13 @@ _SPECIAL = ("<|bos|>", "<|eos|>")
 
 _LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False}
 _QWEN3: dict[str, Any] = {"model_type": "qwen3", "hidden_act": "silu", "rms_norm_eps": 1e-6, "attention_bias": False}
+# A token uses as many weights of both, and too many for a last-level cache: 101 M in the MLPs alone. Tied, a model
+# of random weights would say one token for ever.
+_WIDE: dict[str, Any] = {
+    "vocab_size": 4096, "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 4096, "tie_word_embeddings": False,
+    "rope_theta": 10_000.0,
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama-3.2-1b": _LLAMA | {
         "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
@@ -50,13 +60,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 64, "num_experts_per_tok": 8,
         "norm_topk_prob": False, "max_position_embeddings": 4096, "tie_word_embeddings": False, "rope_theta": 10_000.0,
     },
+    "wide-moe": _QWEN3 | _WIDE | {
+        "model_type": "qwen3_moe", "intermediate_size": 4096, "moe_intermediate_size": 512, "num_experts": 64,
+        "num_experts_per_tok": 8, "norm_topk_prob": True,
+    },
+    "wide-dense": _QWEN3 | _WIDE | {"intermediate_size": 4096},
     "tiny": _QWEN3 | {
         "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
         "tie_word_embeddings": True, "rope_theta": 10_000.0,
     },
 }  # fmt: skip
-"""config.json by name: the published models' own settings, and a tiny one to try the script with."""
+"""config.json by name: the published models' own settings; a wide mixture of experts, and a dense model of what it has
+active, for experts.py; and a tiny one to try synthetic.py with."""
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -74,8 +90,14 @@ def num_parameters(config: Mapping[str, Any]) -> tuple[int, int]:
     return count_parameters(family_of(model.model_type).tensor_specs(model), model)
 
 
-def write_checkpoint(folder: Path, config: Mapping[str, Any], *, seed: int = 0, shards: int = 1) -> Path:
+def write_checkpoint(
+    folder: Path, config: Mapping[str, Any], *, seed: int = 0, shards: int = 1, embedding_std: float = STD
+) -> Path:
     """A Hugging Face folder with random weights, in ``shards`` safetensors files. Returns ``folder``.
+
+    Args:
+        embedding_std: with a small one, what attention adds is the larger part of every row, so that rows are nearly
+            the same and all are routed alike.
 
     Raises:
         OSError: it cannot be written.
@@ -87,16 +109,18 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], *, seed: int = 0, 
     bpe_tokenizer(vocab).save(str(folder / "tokenizer.json"), pretty=False)
     random = np.random.default_rng(seed)
     pool = _pool(random)
+    embedding = pool if embedding_std == STD else (pool.astype(np.float32) * (embedding_std / STD)).astype(pool.dtype)
     files = _split(tensor_shapes(config), shards)
     for name, shapes in files.items():
         with (folder / name).open("wb") as file:
             _write_header(file, shapes)
-            for shape in shapes.values():
+            for tensor, shape in shapes.items():
                 start = int(random.integers(_POOL))
                 if len(shape) == 1:  # every vector of these families is a norm
                     file.write(np.ones(shape, dtype=pool.dtype).tobytes())
                 else:
-                    _write_values(file, pool, start, math.prod(shape))
+                    values = embedding if "embed_tokens" in tensor else pool
+                    _write_values(file, values, start, math.prod(shape))
     if shards > 1:
         placed = {tensor: name for name, shapes in files.items() for tensor in shapes}
         index = json.dumps({"metadata": {}, "weight_map": placed})
@@ -168,3 +192,7 @@ def _runs(size: int, start: int, count: int) -> Iterator[slice]:
         stop = min(size, start + count)
         yield slice(start, stop)
         count, start = count - (stop - start), 0
+
+
+if __name__ == "__main__":
+    write_checkpoint(Path(sys.argv[2]), CONFIGS[sys.argv[1]], embedding_std=1.0)

@@ -1,6 +1,6 @@
 """``make bench``: measures on this machine what README and docs/log.md show, and rewrites their tables.
 
-    python benchmarks/suite.py [--steps bench,beside,quality,memory,synthetic] [--prompts FILE] [--threads N]
+    python benchmarks/suite.py [--steps bench,beside,quality,memory,experts,synthetic] [--prompts FILE] [--threads N]
 
 A result is one JSON file under benchmarks/results, replaced when its step has ended well; the tables are made of
 whatever lies there (tables.py). What moved since the results before is told at the end.
@@ -13,6 +13,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from child import run_group
+from child import run_child, run_group, terminable
 from results import FOLDER, write_results
 from tables import rewrite
 
@@ -146,6 +147,32 @@ def synthetic(args: argparse.Namespace) -> None:
     python([str(HERE / "synthetic.py"), *_threads(args)], "synthetic.py")
 
 
+def experts(args: argparse.Namespace) -> None:
+    """The carved model, and a wide random one beside a dense one of its active size, in both kinds of kernels."""
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    with terminable(), tempfile.TemporaryDirectory(prefix="selfspec-experts-") as temporary:
+        carved = ARTIFACTS / "carved"  # is kept: it takes minutes, and the same arguments give the same bytes
+        sparse, dense = (Path(temporary) / name for name in ("wide-moe", "wide-dense"))
+        if not carved.exists():
+            python([str(HERE / "carve_moe.py"), str(carved)], "carve_moe.py")
+        for folder in (sparse, dense):
+            python([str(HERE / "random_checkpoints.py"), folder.name, str(folder)], f"checkpoint of {folder.name}")
+        script = str(HERE / "experts.py")
+        python([script, str(made(carved, "int4")), *_threads(args)], "experts.py on the carved model")
+        python([script, str(made(carved, "fp32")), "--prompts", "0", *_threads(args)], "experts.py on it in fp32")
+        for kernels in ("auto", "ort"):
+            pair = [str(made(sparse, "int4", kernels)), "--dense", str(made(dense, "int4", kernels))]
+            python([script, *pair, "--prompts", "0", "--temperature", "1", *_threads(args)], f"experts.py, {kernels}")
+
+
+def made(checkpoint: Path, precision: str, kernels: str = "auto") -> Path:
+    """An artifact beside its checkpoint."""
+    output = checkpoint.with_name(artifact_name(checkpoint.name, precision, kernels))
+    shutil.rmtree(output, ignore_errors=True)  # it may be an older exporter's
+    run_child("synthetic_steps.py", "export", str(checkpoint), str(output), precision, kernels)
+    return output
+
+
 @cache
 def exported(precision: str, model: str = SMOLLM2, kernels: str = "auto") -> Path:
     """An artifact made by this run: what lies there may be an older exporter's."""
@@ -154,7 +181,8 @@ def exported(precision: str, model: str = SMOLLM2, kernels: str = "auto") -> Pat
 
 
 STEPS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "bench": bench, "beside": beside, "quality": quality, "memory": memory, "synthetic": synthetic,
+    "bench": bench, "beside": beside, "quality": quality, "memory": memory, "experts": experts,
+    "synthetic": synthetic,
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """The steps of benchmarks/synthetic.py, each for a process of its own. The last line of stdout is a JSON object.
 
-python benchmarks/synthetic_steps.py export CHECKPOINT ARTIFACT PRECISION
+python benchmarks/synthetic_steps.py export CHECKPOINT ARTIFACT PRECISION [KERNELS]
 python benchmarks/synthetic_steps.py open ARTIFACT THREADS        opens it and loads every session
 python benchmarks/synthetic_steps.py run ARTIFACT THREADS         the same again, then what passes cost
 """
@@ -33,12 +33,12 @@ _REPEATS = 3  # of the prompt, of which the median counts; one more before them 
 _TIMING_SECONDS = 15.0
 
 
-def export(checkpoint: str, output: str, precision: str) -> dict[str, Any]:
+def export(checkpoint: str, output: str, precision: str, kernels: str = "auto") -> dict[str, Any]:
     """``selfspec-export``, its seconds and its process's peak."""
     from selfspec import export_cli
 
     started = time.perf_counter()
-    if export_cli.main([checkpoint, output, "--precision", precision]):
+    if export_cli.main([checkpoint, output, "--precision", precision, "--kernels", kernels]):
         raise SelfSpecError(f"{checkpoint} was not exported.")
     return {"export_seconds": time.perf_counter() - started, "export_peak_rss_bytes": peak_rss_bytes()}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import beside_ort
+import experts_table
 import memory
 import peer_results
 import synthetic
@@ -293,6 +294,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "beside": ("beside-", beside),
     "quality": ("quality", quality),
     "memory": ("memory", lambda results: memory.markdown(results["memory"])),
+    "experts": ("experts-", lambda results: experts_table.of_all(results.items())),
     "synthetic": ("synthetic", _synthetic),
     "peers": ("peers-", peers),
     "peer-notes": ("peers-", peer_notes),

@@ -132,7 +132,8 @@ class AutoDrafter:
             self._exit = ExitArm(profile, promising, self._costs.verify)
         self._spent = 0.0  # units of a one-row pass
         self._probed = 0.0
-        self._arm = "none"
+        self.arm = "none"
+        """Which one made the last proposal: 'none', 'lookup' or 'exit', which a pass with fewer experts is too."""
         self._match = 0
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
@@ -143,9 +144,9 @@ class AutoDrafter:
         if max(lookup.rate, exit_rate) <= _MARGIN:
             return self._probe(lookup)
         if lookup.rate >= exit_rate or self._exit is None:
-            self._arm = "lookup"
+            self.arm = "lookup"
             return self._lookup.copy(lookup.num_tokens)
-        self._arm = "exit"
+        self.arm = "exit"
         return self._exit.propose(conversation, limit)
 
     def _lookup_choice(self, limit: int) -> Choice:
@@ -159,18 +160,18 @@ class AutoDrafter:
         extra = self._costs.verify(2) - 1.0
         if lookup.num_tokens and self._probed + extra <= _PROBE_SHARE * self._spent:
             self._probed += extra
-            self._arm = "lookup"
+            self.arm = "lookup"
             return self._lookup.copy(1)
-        self._arm = "none"
+        self.arm = "none"
         return Draft()
 
     def observe(self, result: Round) -> None:
-        if self._arm == "exit" and self._exit is not None:
+        if self.arm == "exit" and self._exit is not None:
             self._spent += self._exit.settle(result, self._costs)
             return
         self._spent += self._costs.verify(result.num_drafted + 1)
         self._costs.observe(result.num_drafted + 1, result.seconds)
-        if self._arm == "lookup":
+        if self.arm == "lookup":
             self._learn([self._match_rates[_bucket(self._match + i)] for i in range(result.num_drafted)], result)
 
     @staticmethod

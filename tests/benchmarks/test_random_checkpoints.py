@@ -88,3 +88,12 @@ def test_a_tokenizer_has_the_size_asked_for_and_reads_any_text(size: int) -> Non
 def test_a_vocabulary_without_room_for_the_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="257 has no room for 256 bytes"):
         bpe_tokenizer(257)
+
+
+def test_embeddings_may_be_larger_than_the_rest(tmp_path: Path) -> None:
+    """With small ones, random models route every row alike."""
+    loaded = _loaded(write_checkpoint(tmp_path, TINY, embedding_std=1.0))
+    for name, values in loaded.items():
+        if values.ndim > 1:
+            expected = 1.0 if name == "model.embed_tokens.weight" else STD
+            assert values.astype(np.float32).std() == pytest.approx(expected, rel=0.1), name

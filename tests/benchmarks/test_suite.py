@@ -41,6 +41,20 @@ def test_without_native_kernels_there_is_nothing_beside(
     assert "native kernels are not installed here" in capsys.readouterr().err
 
 
+def test_the_carved_model_is_kept_and_the_wide_ones_are_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And every artifact is measured that the log shows."""
+    ran: list[list[str]] = []
+    monkeypatch.setattr(suite, "ARTIFACTS", tmp_path)
+    monkeypatch.setattr(suite, "python", lambda arguments, what: ran.append([Path(a).name for a in arguments]))
+    monkeypatch.setattr(suite, "run_child", lambda *_: {})
+    (tmp_path / "carved").mkdir()
+    suite.experts(argparse.Namespace(threads=2))
+    assert [line[0] for line in ran] == ["random_checkpoints.py"] * 2 + ["experts.py"] * 4
+    assert [line[1] for line in ran[2:]] == ["carved-int4", "carved-fp32", "wide-moe-int4", "wide-moe-int4-ort"]
+    assert ran[4][2:4] == ["--dense", "wide-dense-int4"]
+    assert all(line[-2:] == ["--threads", "2"] for line in ran[2:])
+
+
 def test_what_a_step_says_comes_back_and_its_failure_is_told() -> None:
     assert suite.python(["-c", "print('found')"], "a step") == "found\n"
     with pytest.raises(SelfSpecError, match="a step failed with exit code 3"):
