@@ -2,7 +2,7 @@
 #   PYTHON=path     the Python to prefer
 #   REFERENCE=0     no torch: the tests that compare with it are left out, by name
 #   PROMPTS=file    for lossless, bench and peers: prompts in Spec-Bench's jsonl format, or a text a line
-#   MODEL=alias     for lossless: smollm2-135m (the default) or gemma3-270m
+#   MODEL=model     for lossless: smollm2-135m (the default), gemma3-270m or a model folder
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3 python
 TEST_VENV  := .venv
@@ -52,7 +52,7 @@ help:
 	@echo "make test       lint, then every test (REFERENCE=0: without torch)"
 	@echo "make lint       ruff, mypy, import contracts"
 	@echo "make check      everything CI does"
-	@echo "make lossless   self-speculative text against plain text (PROMPTS=file, MODEL=alias)"
+	@echo "make lossless   self-speculative text against plain text (PROMPTS=file, MODEL=model)"
 	@echo "make bench      measure this machine; the tables of README and docs/log.md (under half an hour)"
 	@echo "make peers      speed beside other runtimes, each in an environment of its own (gigabytes, the first time)"
 	@echo "make reference  docs/reference.md from the code"

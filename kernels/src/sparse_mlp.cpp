@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::size_t kRowsAtOnce = 256;              // which bounds working memory
 constexpr std::size_t kStep = kBlock / kTileColumns;  // tiles that make a block of the hidden columns
+constexpr std::size_t kRunFloats = 1 << 14;           // products that a thread makes in one go: few rows read long runs
 constexpr std::size_t kFloatWork = 4;                 // what a float32 product takes, in products of tiles
 
 // Where row r's j-th expert has its row among those of the expert.
@@ -134,19 +135,20 @@ void spread(const Path& path, const SparseMLP& mlp, const float* x, std::size_t 
   });
 }
 
-// Block `block` of the hidden columns of an expert, for its rows: gate and up, their product, its codes.
-void hide(const Path& path, const SparseMLP& mlp, std::size_t expert, std::size_t block, const Slots& slots,
+// Blocks of the hidden columns of an expert, for its rows: gate and up, their product, its codes.
+void hide(const Path& path, const SparseMLP& mlp, std::size_t expert, const Range& blocks, const Slots& slots,
           const Codes& in, const Codes& out) {
   thread_local std::vector<float> memory;
   const std::size_t first = slots.first[expert], count = slots.count(expert), half = out.blocks * kStep;
-  const std::size_t gate = 2 * half * expert + block * kStep, stride = 2 * kBlock;
+  const std::size_t some = blocks.last - blocks.first, tiles = some * kStep, width = some * kBlock, stride = 2 * width;
+  const std::size_t gate = 2 * half * expert + blocks.first * kStep;
   float* const values = reserve(memory, count * stride);
-  path.product(mlp.gate_up.part(gate, kStep), 0, kStep, in.rows(first, count), values, stride);
-  path.product(mlp.gate_up.part(gate + half, kStep), 0, kStep, in.rows(first, count), values + kBlock, stride);
+  path.product(mlp.gate_up.part(gate, tiles), 0, tiles, in.rows(first, count), values, stride);
+  path.product(mlp.gate_up.part(gate + half, tiles), 0, tiles, in.rows(first, count), values + width, stride);
   for (std::size_t r = 0; r < count; ++r) {
     float* const at = values + r * stride;
-    path.activate(mlp.activation, at, at + kBlock, kBlock);
-    out.quantize(path, at, first + r, block, 1);
+    path.activate(mlp.activation, at, at + width, width);
+    out.quantize(path, at, first + r, blocks.first, some);
   }
 }
 
@@ -162,7 +164,10 @@ void hidden(const Path& path, const SparseMLP& mlp, const Slots& slots, const Co
         return at <= start ? 0 : std::min(blocks, (at - start + rows - 1) / rows);
       };
       if (rows == 0) continue;
-      for (std::size_t b = block(range.first); b < block(range.last); ++b) hide(path, mlp, e, b, slots, in, out);
+      const std::size_t last = block(range.last), run = std::max<std::size_t>(1, kRunFloats / (rows * 2 * kBlock));
+      for (std::size_t b = block(range.first); b < last; b += run) {
+        hide(path, mlp, e, {b, std::min(b + run, last)}, slots, in, out);
+      }
     }
   });
 }
@@ -178,8 +183,9 @@ void mix(const Path& path, const SparseMLP& mlp, std::size_t first, std::size_t 
   for (std::size_t e = 0; e < mlp.experts; ++e) {
     const std::size_t start = slots.first[e], count = slots.count(e);
     if (count == 0) continue;
-    for (std::size_t tile = first; tile < last; tile += kStep) {
-      const std::size_t some = std::min(kStep, last - tile), width = some * kTileColumns;
+    const std::size_t run = std::max(kStep, kRunFloats / (count * kTileColumns) / kStep * kStep);
+    for (std::size_t tile = first; tile < last; tile += run) {
+      const std::size_t some = std::min(run, last - tile), width = some * kTileColumns;
       float* const values = reserve(memory, count * width);
       path.product(mlp.down.part(e * tiles + tile, some), 0, some, in.rows(start, count), values, width);
       for (std::size_t r = 0; r < count; ++r) {

@@ -24,7 +24,7 @@ def ensure_artifact(
 
     Args:
         say: told in one line what was done.
-        model: an alias of installed weights.
+        model: an alias of installed weights, or a model folder.
         kernels: as for an export; named in the folder's name where it is not 'auto'.
 
     Raises:
@@ -45,7 +45,8 @@ def ensure_artifact(
 
 def artifact_name(model: str, precision: str, kernels: str = "auto") -> str:
     """The folder's name."""
-    return f"{model}-{precision}" if kernels == "auto" else f"{model}-{precision}-{kernels}"
+    name = Path(model).name
+    return f"{name}-{precision}" if kernels == "auto" else f"{name}-{precision}-{kernels}"
 
 
 def _problem(output: Path, precision: str, model: str, kernels: str) -> str | None:
@@ -55,7 +56,7 @@ def _problem(output: Path, precision: str, model: str, kernels: str) -> str | No
     except ArtifactError as error:
         return str(error).rstrip(".")
     found = (manifest.name, manifest.precision, manifest.producer.get("selfspec"))
-    wanted = (model, precision, metadata.version("selfspec"))
+    wanted = (Path(model).name, precision, metadata.version("selfspec"))
     if found != wanted:
         name, precision, version = found
         return f"it is {name} in {precision}, made by selfspec {version}"

@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog=_PROG, description="Compare drafted text with plain text, token for token. Takes a while.")
-    parser.add_argument("--model", default=MODEL, metavar="ALIAS", help=f"installed weights (default: {MODEL})")
+    parser.add_argument(
+        "--model", default=MODEL, metavar="MODEL", help=f"installed weights or a folder (default: {MODEL})"
+    )
     parser.add_argument(
         "--prompts", type=Path, metavar="FILE", help="Spec-Bench's jsonl, or a text a line (default: our own)"
     )
