@@ -31,7 +31,6 @@ _READ = (
     "config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "chat_template.jinja",
     "model.safetensors.index.json",
 )  # fmt: skip
-_MAPPED_BYTES = 32 * _MB
 _FLOAT_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -128,8 +127,8 @@ def _refuse_code(config: dict[str, Any], path: Path) -> None:
         )
 
 
-def _check_safetensors_header(file: Path) -> None:
-    """The header's length fits the file; what it says is checked by the safetensors library."""
+def _header_length(file: Path) -> int:
+    """Raises: CheckpointError where the header would not fit the file; what it says is checked by the library."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -137,6 +136,16 @@ def _check_safetensors_header(file: Path) -> None:
         raise CheckpointError(
             f"{file} is not a complete safetensors file (a header of {length} bytes in {size}); download it again."
         )
+    return length
+
+
+def _offsets(file: Path, header_length: int) -> dict[str, int]:
+    """Tensor → where its values begin, of a file that the library has checked."""
+    with file.open("rb") as opened:
+        opened.seek(8)
+        header = json.loads(opened.read(header_length))
+    header.pop("__metadata__", None)
+    return {name: 8 + header_length + facts["data_offsets"][0] for name, facts in header.items()}
 
 
 @contextlib.contextmanager
@@ -164,16 +173,6 @@ def _shard_names(index: Path) -> list[str]:
     return sorted(set(names))
 
 
-def _rows(view: Any, shape: tuple[int, ...], start: int, stop: int) -> Any:
-    """Rows of a matrix, or of a run of matrices, without reading others."""
-    if len(shape) < 3:
-        return view[start:stop]
-    each = shape[1]
-    matrices = range(start // each, -(-stop // each))
-    runs = [view[m : m + 1, max(0, start - m * each) : min(each, stop - m * each)][0] for m in matrices]
-    return runs[0] if len(runs) == 1 else np.concatenate(runs)
-
-
 class SafetensorsCheckpoint:
     """A folder with config.json and one or more .safetensors files."""
 
@@ -192,8 +191,7 @@ class SafetensorsCheckpoint:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, str] = {}
         self._files: dict[str, Path] = {}
-        self._open: tuple[Path, Any] | None = None
-        self._read_bytes = 0
+        self._offsets: dict[str, int] = {}
         for file in self._weight_files():
             self._index(file)
 
@@ -216,8 +214,9 @@ class SafetensorsCheckpoint:
         return [self.path / name for name in names]
 
     def _index(self, file: Path) -> None:
-        _check_safetensors_header(file)
+        length = _header_length(file)
         with _told(file), safe_open(file, framework="np") as handle:
+            offsets = _offsets(file, length)
             for name in handle.keys():  # noqa: SIM118  (a handle, not a dict)
                 view = handle.get_slice(name)
                 kind = str(view.get_dtype())
@@ -225,7 +224,7 @@ class SafetensorsCheckpoint:
                     known = ", ".join(_FLOAT_TYPES)
                     raise UnsupportedModelError(f"{file}: {name} is stored as {kind}; only {known} can be exported.")
                 self._shapes[name], self._types[name] = tuple(view.get_shape()), kind
-                self._files[name] = file
+                self._files[name], self._offsets[name] = file, offsets[name]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return self._shapes
@@ -234,19 +233,16 @@ class SafetensorsCheckpoint:
         return self._types[name]
 
     def read(self, name: str, start: int, stop: int) -> Floats | Blocks:
-        with _told(self._files[name]):
-            rows = _rows(self._mapped(self._files[name]).get_slice(name), self._shapes[name], start, stop)
-        values = np.ascontiguousarray(rows).astype(np.float32, copy=False)
-        self._read_bytes += values.nbytes
-        return values
-
-    def _mapped(self, file: Path) -> Any:
-        """Kept open for ``_MAPPED_BYTES`` of values. Opening takes as long as the header, which lists every expert, and
-        an open file is mapped: pages once touched stay resident, in the end all."""
-        if self._open is None or self._open[0] != file or self._read_bytes > _MAPPED_BYTES:
-            self._open = None  # the one before, before the next
-            self._open, self._read_bytes = (file, safe_open(file, framework="np")), 0
-        return self._open[1]
+        # Not mapped, as the library would: pages once touched stay resident, in the end all.
+        file, shape, kind = self._files[name], self._shapes[name], np.dtype(_FLOAT_TYPES[self._types[name]])
+        columns = shape[-1] if len(shape) > 1 else 1
+        count = (stop - start) * columns
+        with _told(file), file.open("rb") as opened:
+            opened.seek(self._offsets[name] + start * columns * kind.itemsize)
+            values = np.fromfile(opened, kind, count)
+        if len(values) < count:
+            raise CheckpointError(f"{file} is not a complete safetensors file ({name} is cut off); download it again.")
+        return values.astype(np.float32, copy=False).reshape((-1, columns) if len(shape) > 1 else (-1,))
 
     def tokenizer_files(self) -> TokenizerSource:
         from .tokenizer import FolderTokenizer

@@ -18,7 +18,7 @@ from .config import (
     check_model_type,
 )
 from .foreign import Settings
-from .hf_config import yarn_attention_factor
+from .hf_rope import yarn_attention_factor
 
 _WHERE = "the GGUF metadata"
 _MODEL_TYPES = {"gemma3": "gemma3_text", "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}  # where names differ

@@ -12,16 +12,13 @@ from typing import Any
 from ..errors import CheckpointError, UnsupportedModelError, unknown_name
 from .config import (
     MAX_LAYERS,
-    LinearScaling,
-    Llama3Scaling,
     ModelConfig,
     MoEConfig,
     RopeConfig,
-    RopeScaling,
-    YarnScaling,
     check_model_type,
 )
 from .foreign import Settings
+from .hf_rope import read_rope, refuse_both_ropes
 
 _WHERE = "config.json"
 # Keys that change nothing in the forward pass this project builds.
@@ -67,10 +64,6 @@ _DEFAULT_THETA = {"mixtral": 1e6, "smollm3": 2e6}
 _DEFAULT_EPS = {"olmoe": 1e-5}
 _COUNT_KEYS = ("num_experts", "num_local_experts")
 _TIED_BY_DEFAULT = ("gemma3_text", "smollm3")
-_ROPE_KEYS = frozenset(
-    "rope_theta rope_type type factor low_freq_factor high_freq_factor original_max_position_embeddings "
-    "attention_factor beta_fast beta_slow mscale mscale_all_dim truncate partial_rotary_factor".split()
-)
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -96,7 +89,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
     shared = _shared(s, model_type)
     own = _READERS[model_type](s, shared)
     if "rope" not in own:
-        own["rope"] = _rope(s, _DEFAULT_THETA.get(model_type, 1e4))
+        own["rope"] = read_rope(s, _DEFAULT_THETA.get(model_type, 1e4))
     return ModelConfig(**(shared | own))
 
 
@@ -200,9 +193,9 @@ def _gemma3(s: Settings, shared: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gemma3_ropes(s: Settings) -> tuple[RopeConfig, RopeConfig]:
     both = s.get("rope_parameters")
-    _refuse_both_ropes(s)
+    refuse_both_ropes(s)
     if both is None:  # before transformers 5: scaling is for the full layers alone
-        return _rope(s, 1e6), RopeConfig(s.number("rope_local_base_freq", 1e4))
+        return read_rope(s, 1e6), RopeConfig(s.number("rope_local_base_freq", 1e4))
     kinds = (_FULL, _SLIDING)
     if not isinstance(both, Mapping) or {*both} - {*kinds} or not all(isinstance(v, Mapping) for v in both.values()):
         raise CheckpointError(f"{_WHERE}: rope_parameters of gemma3_text must hold settings of {' and '.join(kinds)}.")
@@ -213,7 +206,7 @@ def _gemma3_ropes(s: Settings) -> tuple[RopeConfig, RopeConfig]:
         settings = both.get(kind) or {}
         if settings.get("truncate") is False:  # transformers looks for it in another place, and truncates
             raise UnsupportedModelError(f"{_WHERE}: truncate = false in the ropes of gemma3_text is not supported.")
-        return _rope(Settings({**data, "rope_parameters": settings}, _WHERE), theta)
+        return read_rope(Settings({**data, "rope_parameters": settings}, _WHERE), theta)
 
     return one(_FULL, s.number("rope_theta", 1e6)), one(_SLIDING, s.number("rope_local_base_freq", 1e4))
 
@@ -335,71 +328,3 @@ def _sliding(
     else:
         sliding = tuple(i for i in range(layers) if slides(i))
     return {"sliding_window": window if sliding else None, "sliding_layers": sliding}
-
-
-def _rope(s: Settings, default_theta: float) -> RopeConfig:
-    # transformers 5 writes rope_parameters, older versions rope_theta beside rope_scaling.
-    raw = s.get("rope_parameters") or s.get("rope_scaling") or {}
-    _refuse_both_ropes(s)
-    if not isinstance(raw, Mapping):
-        raise CheckpointError(f"{_WHERE}: rope settings are {raw!r}, where an object was expected.")
-    for source in (raw, s.data):
-        if source.get("partial_rotary_factor") not in (None, 1, 1.0):
-            raise UnsupportedModelError(
-                f"{_WHERE}: partial_rotary_factor = {source['partial_rotary_factor']!r} is not supported; only 1 is."
-            )
-    unknown = sorted(str(key) for key, value in raw.items() if key not in _ROPE_KEYS and value is not None)
-    if unknown:
-        raise UnsupportedModelError(f"{_WHERE}: the rope setting {', '.join(unknown)} is not supported.")
-    r = Settings(raw, f"{_WHERE} rope scaling")
-    theta = r.number("rope_theta", s.number("rope_theta", default_theta))
-    kind = r.get("rope_type") or r.get("type") or "default"
-    if kind == "default":
-        return RopeConfig(theta)
-    if not isinstance(kind, str) or kind not in _SCALINGS:
-        raise UnsupportedModelError(f"{_WHERE}: {unknown_name('rope scaling', str(kind), ('default', *_SCALINGS))}")
-    return RopeConfig(theta, scaling=_SCALINGS[kind](r, s.whole("max_position_embeddings")))
-
-
-def _refuse_both_ropes(s: Settings) -> None:
-    new, old = s.get("rope_parameters"), s.get("rope_scaling")
-    if new and old and new != old:
-        raise UnsupportedModelError(f"{_WHERE}: rope_parameters and rope_scaling differ; remove the one that is wrong.")
-
-
-def _linear(r: Settings, context: int) -> RopeScaling:
-    return LinearScaling(r.number("factor"))
-
-
-def _llama3(r: Settings, context: int) -> RopeScaling:
-    return Llama3Scaling(
-        factor=r.number("factor"),
-        low_freq_factor=r.number("low_freq_factor"),
-        high_freq_factor=r.number("high_freq_factor"),
-        original_max_position_embeddings=r.whole("original_max_position_embeddings", context),
-    )
-
-
-def _yarn(r: Settings, context: int) -> RopeScaling:
-    original = r.whole("original_max_position_embeddings", context)
-    factor = r.number("factor", context / original if original > 0 else None)
-    mscale, mscale_all = r.number("mscale", 0), r.number("mscale_all_dim", 0)
-    inferred = yarn_attention_factor(factor, 1)
-    if mscale and mscale_all:
-        inferred = yarn_attention_factor(factor, mscale) / yarn_attention_factor(factor, mscale_all)
-    return YarnScaling(
-        factor=factor,
-        original_max_position_embeddings=original,
-        attention_factor=r.number("attention_factor", inferred),
-        beta_fast=r.number("beta_fast", 32),
-        beta_slow=r.number("beta_slow", 1),
-        truncate=r.flag("truncate", True),
-    )
-
-
-def yarn_attention_factor(factor: float, mscale: float) -> float:
-    """What YaRN multiplies cosines and sines by where nothing else is said."""
-    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-
-_SCALINGS: dict[str, Callable[[Settings, int], RopeScaling]] = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
