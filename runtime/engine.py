@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import UsageError
 from .conversation import Conversation
 from .drafters.base import MAX_DRAFT_TOKENS, Draft, Drafter, Round
+from .logits import LogitRows
 from .logprobs import TokenLogprobs, token_logprobs
 from .penalties import Penalties, penalties_for
 from .sampling import Floats, Sampling, choose
@@ -52,7 +53,7 @@ def decode(
         limit = min(left - 1, MAX_DRAFT_TOKENS)
         draft = drafter.propose(conversation, limit)
         _check_draft(draft, limit, conversation.config.vocab_size)
-        rows = conversation.stack.logits(_target_hidden(conversation, draft))
+        rows = conversation.stack.logit_rows(_target_hidden(conversation, draft))
         verdict = _verify(draft, rows, sampling, len(conversation.tokens), penalties)
         tokens, stopped = _until_stop(verdict.tokens, eos)
         _commit(conversation, tokens)
@@ -74,16 +75,16 @@ def _check_draft(draft: Draft, limit: int, vocab_size: int) -> None:
         )
 
 
-def _verify(draft: Draft, logits: Floats, sampling: Sampling, position: int, penalties: Penalties) -> Verdict:
+def _verify(draft: Draft, logits: LogitRows, sampling: Sampling, position: int, penalties: Penalties) -> Verdict:
     if draft.q is None or sampling.greedy:
         return verify_matching(draft.tokens, logits, sampling, position, penalties)
     return verify_sampled(draft.tokens, draft.q, logits, sampling, position, penalties)
 
 
-def _logprobs(logits: Floats, tokens: tuple[int, ...], count: int | None) -> tuple[TokenLogprobs, ...]:
+def _logprobs(logits: LogitRows, tokens: tuple[int, ...], count: int | None) -> tuple[TokenLogprobs, ...]:
     if count is None:
         return ()
-    return tuple(token_logprobs(row, token, count) for row, token in zip(logits, tokens, strict=False))
+    return tuple(token_logprobs(logits[i], token, count) for i, token in enumerate(tokens))
 
 
 def _target_hidden(conversation: Conversation, draft: Draft) -> Floats:

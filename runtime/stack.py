@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime as ort
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import ArtifactError, UsageError
 from ..models.manifest import EXPERTS_INPUT, PAD_ROWS, SELECTED_OUTPUT, Unit
 from .kvcache import KVCache
+from .logits import HeadOutput
 from .sessions import Sessions
 
 Floats = NDArray[np.float32]
@@ -182,26 +183,31 @@ class Stack:
 
     def hot_logits(self, hidden: Floats) -> Floats:
         """[n, d] → [n, hot vocabulary size]; ``hot_ids`` maps columns to token ids."""
-        return self._head(hidden, [(self._manifest.head.hot_graph, self._hot_columns)], len(self.hot_ids))
+        return self._head(hidden, [(self._manifest.head.hot_graph, self._hot_columns)], len(self.hot_ids)).whole()
 
     def logits(self, hidden: Floats) -> Floats:
         """[n, d] → [n, vocabulary size]."""
+        return self.logit_rows(hidden).whole()
+
+    def logit_rows(self, hidden: Floats) -> HeadOutput:
+        """The same, to be looked at before anything else is asked of the head."""
         head = self._manifest.head
         parts = [(head.hot_graph, head.hot_ranges)]
         if head.rest_graph is not None:
             parts.append((head.rest_graph, head.rest_ranges))
         return self._head(hidden, parts, self._manifest.model.vocab_size)
 
-    def _head(self, hidden: Floats, parts: list[tuple[str, tuple[tuple[int, int], ...]]], width: int) -> Floats:
-        n = len(hidden)
-        logits = np.empty((n, width), dtype=np.float32)
+    def _head(self, hidden: Floats, parts: list[tuple[str, tuple[tuple[int, int], ...]]], width: int) -> HeadOutput:
+        n, found = len(hidden), list[tuple[slice, Floats]]()
         for graph, columns in parts:
             bound = self._pass(graph, self._split.rows(n))
             bound.arrays["hidden"][0, :n] = hidden
             bound.run()
-            for index, (start, stop) in enumerate(columns):
-                logits[:, start:stop] = bound.arrays[f"logits.{index}"][0, :n]
-        return logits
+            found += [
+                (slice(start, stop), cast("Floats", bound.arrays[f"logits.{index}"][0, :n]))
+                for index, (start, stop) in enumerate(columns)
+            ]
+        return HeadOutput(found, width)
 
     def _route(self, plan: Plan) -> tuple[Unit, ...]:
         if plan not in self._routes:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .logits import LogitRows
 from .penalties import NO_PENALTIES, Penalties
-from .sampling import Floats, Probabilities, Sampling, Stream, choose, distribution, draw, uniform
+from .sampling import Probabilities, Sampling, Stream, choose, distribution, draw, uniform
 
 
 class Verdict(NamedTuple):
@@ -20,7 +21,7 @@ class Verdict(NamedTuple):
 
 def verify_matching(
     draft: Sequence[int],
-    logits: Floats,
+    logits: LogitRows,
     sampling: Sampling,
     position: int,
     penalties: Penalties = NO_PENALTIES,
@@ -50,7 +51,7 @@ def verify_matching(
 def verify_sampled(
     draft: Sequence[int],
     q: Sequence[Probabilities],
-    logits: Floats,
+    logits: LogitRows,
     sampling: Sampling,
     position: int,
     penalties: Penalties = NO_PENALTIES,

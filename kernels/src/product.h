@@ -52,10 +52,12 @@ inline void prefetch(const std::uint8_t* from) {
   for (std::size_t at = 0; at < Bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
-// R rows from `row` on, V::kTiles tiles from `tile` on; `next` is the distance in bytes to the second tile.
+// R rows from `row` on, V::kTiles tiles from `tile` on; `next` is the distance in bytes to the second tile; `coming` are
+// the tiles after these.
 template <class V, int Bits, bool Minima, int R>
-[[gnu::noinline]] void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows,
-                                    std::size_t row, float* y, std::size_t stride) {
+[[gnu::noinline]] void rows_of_tile(const Tiles& tiles, const std::uint8_t* tile, std::size_t next,
+                                    const std::uint8_t* coming, const Rows& rows, std::size_t row, float* y,
+                                    std::size_t stride) {
   typename V::Floats sum[R];
   unrolled<R>([&](auto r) SELFSPEC_INLINE { sum[r] = V::zero(); });
   constexpr std::size_t kBytes = block_bytes(Bits, Minima);
@@ -63,7 +65,6 @@ template <class V, int Bits, bool Minima, int R>
   const std::int8_t* a = rows.codes + row * depth;
   const float* scales = rows.scales + row * blocks;
   const float* sums = rows.sums + row * blocks;
-  const std::uint8_t* coming = tile + V::kTiles * tiles.stride();
   for (std::size_t b = 0; b < blocks; ++b, tile += kBytes, a += kBlock) {
     typename Block<V, Bits>::Dot dot[R] = {};
     Block<V, Bits>::template dots<R>(tile, next, a, depth, dot);
@@ -82,11 +83,11 @@ template <class V, int Bits, bool Minima, int R>
 }
 
 template <class V, int Bits, bool Minima, int R>
-void last_rows(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const Rows& rows, std::size_t row,
-               float* y, std::size_t stride) {
+void last_rows(const Tiles& tiles, const std::uint8_t* tile, std::size_t next, const std::uint8_t* coming,
+               const Rows& rows, std::size_t row, float* y, std::size_t stride) {
   if constexpr (R > 0) {
-    if (rows.count - row == R) return rows_of_tile<V, Bits, Minima, R>(tiles, tile, next, rows, row, y, stride);
-    last_rows<V, Bits, Minima, R - 1>(tiles, tile, next, rows, row, y, stride);
+    if (rows.count - row == R) return rows_of_tile<V, Bits, Minima, R>(tiles, tile, next, coming, rows, row, y, stride);
+    last_rows<V, Bits, Minima, R - 1>(tiles, tile, next, coming, rows, row, y, stride);
   }
 }
 
@@ -97,11 +98,14 @@ void product_of(const Tiles& tiles, std::size_t first, std::size_t last, const R
   for (std::size_t t = first; t < last; t += V::kTiles) {
     const std::uint8_t* tile = tiles.bytes + t * tiles.stride();
     const std::size_t next = V::kTiles == 2 && t + 1 < last ? tiles.stride() : 0;
+    const bool ends = t + V::kTiles >= last && tiles.then != nullptr;
+    const std::uint8_t* coming = ends ? tiles.then : tile + V::kTiles * tiles.stride();
+    float* const to = y + t * kTileColumns;
     std::size_t row = 0;
     for (; row + kRows <= rows.count; row += kRows) {
-      rows_of_tile<V, Bits, Minima, kRows>(tiles, tile, next, rows, row, y + row * stride + t * kTileColumns, stride);
+      rows_of_tile<V, Bits, Minima, kRows>(tiles, tile, next, coming, rows, row, to + row * stride, stride);
     }
-    last_rows<V, Bits, Minima, kRows - 1>(tiles, tile, next, rows, row, y + row * stride + t * kTileColumns, stride);
+    last_rows<V, Bits, Minima, kRows - 1>(tiles, tile, next, coming, rows, row, to + row * stride, stride);
   }
 }
 

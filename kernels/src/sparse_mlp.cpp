@@ -135,20 +135,40 @@ void spread(const Path& path, const SparseMLP& mlp, const float* x, std::size_t 
   });
 }
 
-// Blocks of the hidden columns of an expert, for its rows: gate and up, their product, its codes.
-void hide(const Path& path, const SparseMLP& mlp, std::size_t expert, const Range& blocks, const Slots& slots,
+// Blocks of hidden columns, or tiles of output columns, of an expert. A thread makes a list of them, so that while it is
+// at one the weights of the next are on their way: behind a run's last tile lie another expert's.
+struct Run {
+  std::size_t expert, first, last;
+};
+
+using Runs = std::vector<Run>;
+
+// `units` first to last of an expert with `rows` rows, in runs of at most kRunFloats products, and of one step at least.
+void add_runs(Runs& runs, std::size_t expert, const Range& units, std::size_t rows, std::size_t unit, std::size_t step) {
+  const std::size_t some = std::max(step, kRunFloats / (rows * unit) / step * step);
+  for (std::size_t at = units.first; at < units.last; at += some) {
+    runs.push_back({expert, at, std::min(at + some, units.last)});
+  }
+}
+
+// Of a run of hidden columns, gate's first tile; up's lie half an expert behind.
+std::size_t gate_tile(const Run& run, std::size_t blocks) { return (2 * blocks * run.expert + run.first) * kStep; }
+
+// Hidden columns for all rows of an expert: gate and up, their product, its codes.
+void hide(const Path& path, const SparseMLP& mlp, const Run& run, const std::uint8_t* then, const Slots& slots,
           const Codes& in, const Codes& out) {
   thread_local std::vector<float> memory;
-  const std::size_t first = slots.first[expert], count = slots.count(expert), half = out.blocks * kStep;
-  const std::size_t some = blocks.last - blocks.first, tiles = some * kStep, width = some * kBlock, stride = 2 * width;
-  const std::size_t gate = 2 * half * expert + blocks.first * kStep;
+  const std::size_t first = slots.first[run.expert], count = slots.count(run.expert), blocks = run.last - run.first;
+  const std::size_t tiles = blocks * kStep, width = blocks * kBlock, stride = 2 * width;
+  const std::size_t gate = gate_tile(run, out.blocks), up = gate + out.blocks * kStep;
+  const Rows rows = in.rows(first, count);
   float* const values = reserve(memory, count * stride);
-  path.product(mlp.gate_up.part(gate, tiles), 0, tiles, in.rows(first, count), values, stride);
-  path.product(mlp.gate_up.part(gate + half, tiles), 0, tiles, in.rows(first, count), values + width, stride);
+  path.product(mlp.gate_up.part(gate, tiles, mlp.gate_up.at(up)), 0, tiles, rows, values, stride);
+  path.product(mlp.gate_up.part(up, tiles, then), 0, tiles, rows, values + width, stride);
   for (std::size_t r = 0; r < count; ++r) {
     float* const at = values + r * stride;
     path.activate(mlp.activation, at, at + width, width);
-    out.quantize(path, at, first + r, blocks.first, some);
+    out.quantize(path, at, first + r, run.first, blocks);
   }
 }
 
@@ -157,43 +177,36 @@ void hidden(const Path& path, const SparseMLP& mlp, const Slots& slots, const Co
   const std::size_t tasks = task_count(all, all * 2 * kBlock * mlp.gate_up.depth());
   pool.each(tasks, [&](std::size_t i) {
     const Range range(all, i, tasks);
+    thread_local Runs runs;
+    runs.clear();
     for (std::size_t e = 0; e < mlp.experts; ++e) {
       const std::size_t rows = slots.count(e), start = slots.first[e] * blocks;
+      if (rows == 0) continue;
       // Block b stands at start + b * rows and belongs to the task in whose range that is.
       const auto block = [&](std::size_t at) {
         return at <= start ? 0 : std::min(blocks, (at - start + rows - 1) / rows);
       };
-      if (rows == 0) continue;
-      const std::size_t last = block(range.last), run = std::max<std::size_t>(1, kRunFloats / (rows * 2 * kBlock));
-      for (std::size_t b = block(range.first); b < last; b += run) {
-        hide(path, mlp, e, {b, std::min(b + run, last)}, slots, in, out);
-      }
+      add_runs(runs, e, {block(range.first), block(range.last)}, rows, 2 * kBlock, 1);
+    }
+    for (std::size_t n = 0; n < runs.size(); ++n) {
+      const auto* then = n + 1 < runs.size() ? mlp.gate_up.at(gate_tile(runs[n + 1], blocks)) : nullptr;
+      hide(path, mlp, runs[n], then, slots, in, out);
     }
   });
 }
 
-// Columns of y that tiles `first` to `last` of every expert give.
-void mix(const Path& path, const SparseMLP& mlp, std::size_t first, std::size_t last, const Slots& slots,
-         const Codes& in, std::size_t rows, float* y) {
+// Output columns of an expert for its rows, added to theirs of y.
+void mix(const Path& path, const SparseMLP& mlp, const Run& run, const std::uint8_t* then, const Slots& slots,
+         const Codes& in, float* y) {
   thread_local std::vector<float> memory;
-  const std::size_t tiles = mlp.down.tiles / mlp.experts, columns = tiles * kTileColumns;
-  for (std::size_t r = 0; r < rows; ++r) {
-    std::fill(y + r * columns + first * kTileColumns, y + r * columns + last * kTileColumns, 0.0f);
-  }
-  for (std::size_t e = 0; e < mlp.experts; ++e) {
-    const std::size_t start = slots.first[e], count = slots.count(e);
-    if (count == 0) continue;
-    const std::size_t run = std::max(kStep, kRunFloats / (count * kTileColumns) / kStep * kStep);
-    for (std::size_t tile = first; tile < last; tile += run) {
-      const std::size_t some = std::min(run, last - tile), width = some * kTileColumns;
-      float* const values = reserve(memory, count * width);
-      path.product(mlp.down.part(e * tiles + tile, some), 0, some, in.rows(start, count), values, width);
-      for (std::size_t r = 0; r < count; ++r) {
-        const float weight = slots.weight[start + r];
-        float* const sum = y + slots.row[start + r] * columns + tile * kTileColumns;
-        for (std::size_t c = 0; c < width; ++c) sum[c] += weight * values[r * width + c];
-      }
-    }
+  const std::size_t tiles = mlp.down.tiles / mlp.experts, start = slots.first[run.expert];
+  const std::size_t count = slots.count(run.expert), some = run.last - run.first, width = some * kTileColumns;
+  float* const values = reserve(memory, count * width);
+  path.product(mlp.down.part(run.expert * tiles + run.first, some, then), 0, some, in.rows(start, count), values, width);
+  for (std::size_t r = 0; r < count; ++r) {
+    const float weight = slots.weight[start + r];
+    float* const sum = y + (slots.row[start + r] * tiles + run.first) * kTileColumns;
+    for (std::size_t c = 0; c < width; ++c) sum[c] += weight * values[r * width + c];
   }
 }
 
@@ -202,8 +215,19 @@ void mixed(const Path& path, const SparseMLP& mlp, const Slots& slots, const Cod
   const std::size_t tiles = mlp.down.tiles / mlp.experts, steps = (tiles + kStep - 1) / kStep;
   const std::size_t tasks = task_count(steps, slots.row.size() * tiles * kTileColumns * mlp.down.depth());
   pool.each(tasks, [&](std::size_t i) {
-    const Range range(steps, i, tasks);
-    mix(path, mlp, range.first * kStep, std::min(range.last * kStep, tiles), slots, in, rows, y);
+    const Range range(steps, i, tasks), columns(range.first * kStep, std::min(range.last * kStep, tiles));
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::fill(y + (r * tiles + columns.first) * kTileColumns, y + (r * tiles + columns.last) * kTileColumns, 0.0f);
+    }
+    thread_local Runs runs;
+    runs.clear();
+    for (std::size_t e = 0; e < mlp.experts; ++e) {
+      if (slots.count(e) != 0) add_runs(runs, e, columns, slots.count(e), kTileColumns, kStep);
+    }
+    for (std::size_t n = 0; n < runs.size(); ++n) {
+      const Run* next = n + 1 < runs.size() ? &runs[n + 1] : nullptr;
+      mix(path, mlp, runs[n], next ? mlp.down.at(next->expert * tiles + next->first) : nullptr, slots, in, y);
+    }
   });
 }
 

@@ -46,13 +46,15 @@ struct Tiles {
   std::size_t blocks;  // K / 32
   int bits;            // 4 or 8
   bool minima;         // stored, or middle(bits) * scale
+  const std::uint8_t* then = nullptr;  // what is read behind the last tile, where that is not what lies there
 
   std::size_t stride() const { return blocks * block_bytes(bits, minima); }
   std::size_t columns() const { return tiles * kTileColumns; }
   std::size_t depth() const { return blocks * kBlock; }
+  const std::uint8_t* at(std::size_t tile) const { return bytes + tile * stride(); }
   // `count` tiles from tile `first` on.
-  Tiles part(std::size_t first, std::size_t count) const {
-    return {bytes + first * stride(), count, blocks, bits, minima};
+  Tiles part(std::size_t first, std::size_t count, const std::uint8_t* then = nullptr) const {
+    return {at(first), count, blocks, bits, minima, then};
   }
 };
 

@@ -134,6 +134,8 @@ class TableStack:
     def logits(self, hidden: Floats) -> Floats:
         return np.asarray([self._row(int(position), int(depth)) for _, position, depth in hidden])
 
+    logit_rows = logits
+
     def hot_logits(self, hidden: Floats) -> Floats:
         return self.logits(hidden)[:, self.hot_ids]
 
