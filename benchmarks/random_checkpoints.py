@@ -32,11 +32,11 @@ _SPECIAL = ("<|bos|>", "<|eos|>")
 
 _LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False}
 _QWEN3: dict[str, Any] = {"model_type": "qwen3", "hidden_act": "silu", "rms_norm_eps": 1e-6, "attention_bias": False}
-# A token uses as many weights of both, and too many for a last-level cache: 101 M in the MLPs alone. Tied, a model
-# of random weights would say one token for ever.
+# A token uses as many weights of both, and too many for a last-level cache: 101 M in the MLPs alone. As wide as the
+# small models with experts that people run. Tied, a model of random weights would say one token for ever.
 _WIDE: dict[str, Any] = {
-    "vocab_size": 4096, "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
-    "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 4096, "tie_word_embeddings": False,
+    "vocab_size": 4096, "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 4096, "tie_word_embeddings": False,
     "rope_theta": 10_000.0,
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
