@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from child import run_child, terminable
-from random_checkpoints import BYTES_PER_VALUE, CONFIGS, num_parameters, write_checkpoint
+from random_checkpoints import BYTES_PER_VALUE, CONFIGS, STD, num_parameters, write_checkpoint
 from results import FOLDER, machine_facts, write_results
 from synthetic_steps import NEW_TOKENS, PROMPT_TOKENS
 
@@ -88,7 +88,8 @@ def _measure(folder: Path, name: str, precision: str, threads: int) -> dict[str,
     checkpoint, artifact, environment = folder / name, folder / "artifact", {"SELFSPEC_CACHE": str(folder / "cache")}
     parameters, active = num_parameters(config)
     notify_stderr(f"{name}: writing {BYTES_PER_VALUE * parameters / 1e9:.1f} GB of random weights ...")
-    write_checkpoint(checkpoint, config, shards=_SHARDS)
+    # Experts: with embeddings as small as all else, every row would choose the same ones, and V(m) be a dense model's.
+    write_checkpoint(checkpoint, config, shards=_SHARDS, embedding_std=1.0 if "num_experts" in config else STD)
     facts = {"parameters": parameters, "active_parameters": active, "checkpoint_bytes": _size(checkpoint)}
     notify_stderr(f"{name}: export to {precision} ...")
     exported = run_child(_SCRIPT, "export", str(checkpoint), str(artifact), precision, environment=environment)
