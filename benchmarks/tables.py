@@ -281,7 +281,9 @@ def _speed_up(row: Any) -> str:
 
 def _synthetic(results: Results) -> str:
     """Each run of benchmarks/synthetic.py that was kept."""
-    return "\n\n".join(synthetic.markdown(data) for name, data in results.items() if name.startswith("synthetic"))
+    return "\n\n".join(
+        synthetic.markdown(data) for name, data in sorted(results.items()) if name.startswith("synthetic")
+    )
 
 
 _DRAFT_TITLES = {"none": "plain again (noise)"}
