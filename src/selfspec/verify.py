@@ -34,9 +34,7 @@ from .stored_weights import dequantized_linears
 
 PROMPT_TOKENS = 64  # beyond the sliding window, where there is one
 MOST_TOKENS = 2048  # but no more: the reference holds every score of every head
-FLOAT_TOLERANCE = (
-    1e-5  # of the largest hidden state: these reach 2e4, where float32 itself differs from float64 by 1e-2
-)
+FLOAT_TOLERANCE = 1e-5
 QUANTIZED_TOLERANCE = 2e-2
 ROUTED_TOLERANCE = 3 * QUANTIZED_TOLERANCE  # of experts behind other sublayers, whose errors shift their weights too
 LOGIT_TOLERANCE = 1e-3
@@ -44,7 +42,7 @@ LOGIT_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class BlockError:
-    """Deviation relative to the block's largest hidden state, for a prefill and for single rows; ``same``: how
+    """Deviation relative to rows' largest values, for a prefill and for single rows; ``same``: how
     many rows come before the first that ran other experts than the reference, None where there are none."""
 
     name: str
@@ -147,18 +145,20 @@ def _block_error(
     whole = Conversation(model.sessions).stack.run(plan, inputs, 0)
     return BlockError(
         Path(unit.graph).stem,
-        deviation(whole, expected, same),
-        deviation(np.concatenate(outputs), expected, same),
+        deviation(whole, inputs, expected, same),
+        deviation(np.concatenate(outputs), inputs, expected, same),
         int(same.sum()) if wanted else None,
         ROUTED_TOLERANCE if wanted and len(plan.sublayers) > 1 else tolerance,
     )
 
 
-def deviation(found: Floats, expected: Floats, same: NDArray[np.bool_]) -> float:
-    """Of rows [T, d], the worst among ``same`` [T] and the middle one of all, over the largest value expected; not a
-    number where one is none."""
-    of_rows = np.abs(found - expected).max(-1)
-    return float(np.max([of_rows[same].max(initial=0.0), np.median(of_rows)]) / np.abs(expected).max())
+def deviation(found: Floats, inputs: Floats, expected: Floats, same: NDArray[np.bool_]) -> float:
+    """Of rows [T, d], the worst among ``same`` [T] and the middle one of all; not a number where one is none. Each over
+    its own largest value, or the middle row's where that is larger. It may be what goes in: first tokens carry values
+    of 2e4, which would hide every other row, and some layer cancels them."""
+    largest = np.maximum(np.abs(expected).max(-1), np.abs(inputs).max(-1))
+    of_rows = np.abs(found - expected).max(-1) / np.maximum(largest, np.median(largest))
+    return float(np.max([of_rows[same].max(initial=0.0), np.median(of_rows)]))
 
 
 def _say(line: str) -> None:
