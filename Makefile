@@ -53,7 +53,7 @@ help:
 	@echo "make lint       ruff, mypy, import contracts"
 	@echo "make check      everything CI does"
 	@echo "make lossless   self-speculative text against plain text (PROMPTS=file, MODEL=model)"
-	@echo "make bench      measure this machine; the tables of README and docs/log.md (under half an hour)"
+	@echo "make bench      measure this machine; the tables of README and docs/log.md (half an hour)"
 	@echo "make peers      speed beside other runtimes, each in an environment of its own (gigabytes, the first time)"
 	@echo "make reference  docs/reference.md from the code"
 	@echo "make clean      remove environments, artifacts and caches"

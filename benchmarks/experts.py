@@ -77,7 +77,10 @@ def run(args: argparse.Namespace) -> None:
     if args.prompts < 0:
         raise UsageError(f"--prompts {args.prompts}: it must be 0 or more.")
     if args.dense is not None:
-        check_dense(manifest.model, open_artifact(args.dense).manifest.model)
+        dense = open_artifact(args.dense).manifest
+        check_dense(manifest.model, dense.model)
+        if (dense.precision, dense.kernels) != (manifest.precision, manifest.kernels):
+            raise UsageError("--dense: it must be in the same precision and for the same kernels.")
     data: dict[str, Any] = {"machine": machine_facts(args.threads), "settings": _settings(artifact, args)}
     if args.prompts:  # before this process maps the weights too, and takes its share of them
         data["memory"] = memory(args.artifact, manifest.model, manifest.exit_layers, args.threads)

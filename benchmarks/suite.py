@@ -64,7 +64,10 @@ CASES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="suite.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", default=",".join(STEPS), help=f"which to run (default: all: {', '.join(STEPS)})")
+    usual = [name for name in STEPS if name != "experts"]  # a first run of which carves a model, for some minutes
+    parser.add_argument(
+        "--steps", default=",".join(usual), help=f"of {', '.join(STEPS)} (default: all but experts, half an hour)"
+    )
     parser.add_argument(
         "--prompts", type=Path, help="for bench: Spec-Bench's jsonl, or a text a line (default: our own)"
     )

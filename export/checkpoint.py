@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from ..errors import CheckpointError, UnsupportedModelError
 from ..models.config import ModelConfig
 from ..models.hf_config import from_hf
+from ..models.tensors import rows_of
 from .blocks import Blocks, Floats
 
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja")
@@ -140,12 +141,19 @@ def _header_length(file: Path) -> int:
 
 
 def _offsets(file: Path, header_length: int) -> dict[str, int]:
-    """Tensor → where its values begin, of a file that the library has checked."""
+    """Tensor → where its values begin, of a file that the library has checked.
+
+    Raises: CheckpointError where the header says it otherwise than files of this format do.
+    """
     with file.open("rb") as opened:
         opened.seek(8)
-        header = json.loads(opened.read(header_length))
-    header.pop("__metadata__", None)
-    return {name: 8 + header_length + facts["data_offsets"][0] for name, facts in header.items()}
+        text = opened.read(header_length)
+    try:
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        return {name: 8 + header_length + int(facts["data_offsets"][0]) for name, facts in header.items()}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:  # the library is less strict
+        raise CheckpointError(f"{file} has a header that cannot be read ({error}); download it again.") from error
 
 
 @contextlib.contextmanager
@@ -236,7 +244,7 @@ class SafetensorsCheckpoint:
         # Not mapped, as the library would: pages once touched stay resident, in the end all.
         file, shape, kind = self._files[name], self._shapes[name], np.dtype(_FLOAT_TYPES[self._types[name]])
         columns = shape[-1] if len(shape) > 1 else 1
-        count = (stop - start) * columns
+        count = (min(stop, rows_of(shape)) - start) * columns
         with _told(file), file.open("rb") as opened:
             opened.seek(self._offsets[name] + start * columns * kind.itemsize)
             values = np.fromfile(opened, kind, count)

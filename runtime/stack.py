@@ -116,7 +116,7 @@ class Stack:
     """The model's graphs over one conversation's KV cache and scratch.
 
     ``passes`` pads and cuts them, for machines whose kernels only then treat rows alike; the padding follows the real
-    rows, and nothing reads what it leaves behind. What is returned is the caller's own.
+    rows, and nothing reads what it leaves behind. What is returned is the caller's own, but for :meth:`logit_rows`.
     """
 
     def __init__(self, sessions: Sessions, kv: KVCache, passes: Passes = AS_THEY_COME) -> None:

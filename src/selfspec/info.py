@@ -99,7 +99,8 @@ def _experts(artifact: Artifact) -> dict[str, str]:
     return {
         "experts": f"{moe.num_experts} of width {moe.expert_size} in {len(moe.layers)} layers, {moe.experts_per_token} "
         f"a token{shared}",
-        "token reads": f"{plain / 1e6:.1f} MB of weights; drafted with {fewer} expert(s) {drafted / 1e6:.1f} MB",
+        "token reads": f"{plain / 1e6:.1f} MB of weights"
+        + (f"; drafted with {fewer} expert(s) {drafted / 1e6:.1f} MB" if fewer < moe.experts_per_token else ""),
     }
 
 

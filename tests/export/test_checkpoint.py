@@ -202,6 +202,28 @@ def test_a_truncated_file_is_refused(folder: Path, keep: int) -> None:
     refused(folder, "model.safetensors", "complete")
 
 
+def test_a_header_that_the_library_reads_and_we_do_not_is_refused(folder: Path) -> None:
+    """It takes an array of a tensor's facts too, in their order."""
+    path = folder / "model.safetensors"
+    body = path.read_bytes()
+    length = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + length])
+    lists = {name: [f["dtype"], f["shape"], f["data_offsets"]] for name, f in header.items() if name != "__metadata__"}
+    text = json.dumps(lists).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body[8 + length :])
+    refused(folder, "model.safetensors has a header that cannot be read")
+
+
+def test_a_file_cut_off_after_it_was_opened_is_refused(folder: Path) -> None:
+    checkpoint = SafetensorsCheckpoint(folder)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    last = max(checkpoint.shapes(), key=lambda name: checkpoint._offsets[name])
+    with pytest.raises(CheckpointError, match=f"{last} is cut off"):
+        checkpoint.read(last, 0, checkpoint.shapes()[last][0])
+
+
 def test_a_missing_shard_is_named(sharded: Path) -> None:
     """The index lists it; without it a third of the tensors are missing."""
     (sharded / "model-00002-of-00003.safetensors").unlink()
