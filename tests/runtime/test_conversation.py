@@ -102,7 +102,7 @@ def test_an_answer_that_was_broken_off_leaves_a_usable_conversation(fp32: Toy, d
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
-@pytest.mark.parametrize("where", ["embed", "run", "logits"])
+@pytest.mark.parametrize("where", ["embed", "run", "logit_rows"])
 @pytest.mark.parametrize("after", [0, 1, 2, 5])
 def test_an_error_or_interrupt_in_a_round_leaves_a_usable_conversation(
     fp32: Toy, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], where: str, after: int
