@@ -5,15 +5,9 @@ from functools import cache
 
 import numpy as np
 import onnxruntime as ort
-import pytest
-import selfspec_kernels as kernels
 from hypothesis import strategies as st
+from library import open_graph
 from onnx import TensorProto, helper
-
-try:
-    LIBRARY = str(kernels.library_path())
-except kernels.KernelError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 PAST = ("past_key", "past_value")
@@ -102,13 +96,7 @@ def build(node, extra: list[tuple[str, int]], threads: int) -> ort.InferenceSess
         [helper.make_tensor_value_info(name, kind, None) for name, kind in inputs],
         [helper.make_tensor_value_info(name, FLOAT, None) for name in ("mixed", *PRESENT)],
     )
-    opsets = [helper.make_opsetid(*opset) for opset in (("", 17), ("selfspec", 1), ("com.microsoft", 1))]
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    options.register_custom_ops_library(LIBRARY)
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return open_graph(graph, threads)
 
 
 @cache

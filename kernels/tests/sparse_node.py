@@ -4,16 +4,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import onnxruntime as ort
-import pytest
-import selfspec_kernels as kernels
 from hypothesis import strategies as st
+from library import open_graph
 from onnx import TensorProto, helper, numpy_helper
 from selfspec_kernels import tiles
-
-try:
-    LIBRARY = str(kernels.library_path())
-except kernels.KernelError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 FLOAT, UINT8, INT32, INT64 = (TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64)
 INPUTS = {"x": FLOAT, "router": FLOAT, "experts_per_token": INT64, "gate_up": UINT8, "down": UINT8}
@@ -102,13 +96,7 @@ def build(
         [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
         [numpy_helper.from_array(array, name) for name, array in given.items()],
     )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("selfspec", 1)]
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    options.register_custom_ops_library(LIBRARY)
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return open_graph(graph, threads)
 
 
 def sparse(attributes: dict[str, object], given: dict[str, np.ndarray], threads: int = 1) -> ort.InferenceSession:

@@ -8,13 +8,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 import selfspec_kernels as kernels
+from library import open_session
 from onnx import TensorProto, helper
 from selfspec_kernels import tiles
-
-try:
-    LIBRARY = str(kernels.library_path())
-except kernels.KernelError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 K, I, N = 64, 96, 40  # noqa: E741  the letters of the operators' attributes
 
@@ -64,11 +60,7 @@ def save(folder: Path, op: str, x: int, matrices: list[np.ndarray], **attributes
 
 
 def session(model: Path, threads: int = 1) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    options.register_custom_ops_library(LIBRARY)
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return open_session(model, threads)
 
 
 def mapped_at(address: int) -> str:

@@ -56,10 +56,8 @@ def look(artifact: Artifact, threads: int | None) -> Here:
 
 def to_dict(artifact: Artifact, here: Here) -> dict[str, object]:
     """The manifest, where ``kernels`` and ``kernels_reason`` say what was chosen at export, and this machine."""
-    plain, drafted, fewer = token_bytes(artifact)
-    sparse = artifact.manifest.model.moe is not None
     return asdict(artifact.manifest) | {
-        "token_bytes": {"plain": plain} | ({"drafted": drafted, "draft_experts": fewer} if sparse else {}),
+        "token_bytes": token_bytes(artifact),
         "kernels_in_use": here.kernels,
         "kernels_problem": here.problem,
         "profile": None if here.profile is None else here.profile.to_dict(),
@@ -95,19 +93,25 @@ def _experts(artifact: Artifact) -> dict[str, str]:
     if moe is None:
         return {}
     shared = f", and one of {moe.shared_size} for every token" if moe.shared_size else ""
-    plain, drafted, fewer = token_bytes(artifact)
+    read, fewer = token_bytes(artifact), default_draft_experts(artifact.manifest)
+    drafted = (
+        f"; drafted with {fewer} expert(s) {read['drafted'] / 1e6:.1f} MB" if fewer < moe.experts_per_token else ""
+    )
     return {
         "experts": f"{moe.num_experts} of width {moe.expert_size} in {len(moe.layers)} layers, {moe.experts_per_token} "
         f"a token{shared}",
-        "token reads": f"{plain / 1e6:.1f} MB of weights"
-        + (f"; drafted with {fewer} expert(s) {drafted / 1e6:.1f} MB" if fewer < moe.experts_per_token else ""),
+        "token reads": f"{read['plain'] / 1e6:.1f} MB of weights{drafted}",
     }
 
 
-def token_bytes(artifact: Artifact) -> tuple[int, int, int]:
-    """Weights that a token reads, plain and as ``fewer-experts`` drafts it, and with how many experts that is."""
+def token_bytes(artifact: Artifact) -> dict[str, int]:
+    """Weights that a token reads ``plain``; of a model with experts also as ``fewer-experts`` drafts it, and with how
+    many that is."""
+    plain = {"plain": works(artifact).step.weight_bytes}
+    if artifact.manifest.model.moe is None:
+        return plain
     fewer = default_draft_experts(artifact.manifest)
-    return works(artifact).step.weight_bytes, works(artifact, fewer).step.weight_bytes, fewer
+    return plain | {"drafted": works(artifact, fewer).step.weight_bytes, "draft_experts": fewer}
 
 
 def _weights(manifest: Manifest) -> str:
