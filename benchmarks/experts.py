@@ -26,14 +26,15 @@ from memory import measure_arms, profiled_exit
 from results import FOLDER, machine_facts, write_results
 from timing import alternate, median_ms
 
-from selfspec.bench import Settings, bench
-from selfspec.bench_rows import PLAIN
-from selfspec.bootstrap import resampled_interval
-from selfspec.cli import Parser, run_command
-from selfspec.comparison import prompt_ids
+from selfspec.bench.bootstrap import resampled_interval
+from selfspec.bench.command import Settings, bench
+from selfspec.bench.prompts import built_in_prompts, spread
+from selfspec.bench.rows import PLAIN
+from selfspec.bench.work import works
+from selfspec.check.comparison import prompt_ids
+from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.models.config import ModelConfig, MoEConfig
-from selfspec.prompts import built_in_prompts, spread
 from selfspec.runtime.artifact import Artifact, open_artifact
 from selfspec.runtime.controller import AutoDrafter
 from selfspec.runtime.conversation import Conversation
@@ -43,7 +44,6 @@ from selfspec.runtime.model import Model, load, notify_stderr
 from selfspec.runtime.profile import fewer_experts
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.threads import physical_cores
-from selfspec.work import works
 
 NEW_TOKENS = 48
 _TEXTS = 12

@@ -7,7 +7,7 @@ from typing import Any
 
 import memory
 
-from selfspec.bench_table import markdown_table
+from selfspec.bench.table import markdown_table
 
 
 def of_all(results: Iterable[tuple[str, Any]]) -> str:

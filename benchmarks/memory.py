@@ -24,9 +24,9 @@ from memory_plot import write_plot
 from results import FOLDER, machine_facts, write_results
 from second_model import check_second, default_second
 
-from selfspec.bench_plot import check_plot
-from selfspec.bench_table import markdown_table
-from selfspec.cli import Parser, run_command
+from selfspec.bench.plot import check_plot
+from selfspec.bench.table import markdown_table
+from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.model import notify_stderr

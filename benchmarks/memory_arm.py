@@ -13,10 +13,10 @@ from typing import Any
 
 from second_model import SecondModel
 
-from selfspec.bench_runs import draft_options
-from selfspec.cli import run_command
-from selfspec.comparison import prompt_ids
-from selfspec.prompts import built_in_prompts
+from selfspec.bench.prompts import built_in_prompts
+from selfspec.bench.runs import draft_options
+from selfspec.check.comparison import prompt_ids
+from selfspec.cli.command import run_command
 from selfspec.runtime.drafters.base import Drafter
 from selfspec.runtime.drafting import make_drafter
 from selfspec.runtime.engine import decode

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from selfspec.cli import run_command
+from selfspec.cli.command import run_command
 from selfspec.errors import SelfSpecError
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.model import Model, notify_stderr

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from selfspec.bench_table import markdown_table
-from selfspec.cli import Parser, run_command
+from selfspec.bench.table import markdown_table
+from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.conversation import Conversation

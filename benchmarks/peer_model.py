@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import selfspec
-from selfspec.artifacts import ensure_artifact
+from selfspec.check.artifacts import ensure_artifact
 from selfspec.errors import UnsupportedModelError
 from selfspec.export.aliases import locate
 from selfspec.export.blocks import Blocks

@@ -10,8 +10,8 @@ from peer_list import NOT_TRIED, PLAIN
 from peer_process import Ready
 from peer_turns import Contender, seconds_per_token
 
-from selfspec.bench_table import markdown_table
-from selfspec.bootstrap import Interval, ratio_interval
+from selfspec.bench.bootstrap import Interval, ratio_interval
+from selfspec.bench.table import markdown_table
 
 OURS = "selfspec"
 

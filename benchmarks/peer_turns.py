@@ -11,7 +11,7 @@ from peer_environment import PeerError
 from peer_list import PLAIN
 from peer_workers.protocol import Answer, Request
 
-from selfspec.timing import turns
+from selfspec.bench.timing import turns
 
 _ONE_REPEAT = 4  # times slower than the fastest plain: one repeat, which is as long as all of that one's
 _FEW_PROMPTS = 8  # times slower: one prompt of _EACH too

@@ -26,10 +26,10 @@ from peer_results import OURS, Row, rows, table
 from peer_turns import Contender, Plan, take_turns
 from results import FOLDER, machine_facts, write_results
 
-from selfspec.cli import Parser, run_command
-from selfspec.comparison import messages
+from selfspec.bench.prompts import TEXT, Prompt, built_in_prompts, chosen, load_prompts, spread
+from selfspec.check.comparison import messages
+from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError, unknown_name
-from selfspec.prompts import TEXT, Prompt, built_in_prompts, chosen, load_prompts, spread
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.cache import cache_folder
 from selfspec.runtime.model import notify_stderr

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from results import FOLDER, machine_facts, write_results
 
-from selfspec.cli import Parser, run_command
+from selfspec.check.quality import compare, record
+from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.models.manifest import WEIGHTS_NAME
-from selfspec.quality import compare, record
 from selfspec.runtime.model import load
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from selfspec import __version__
-from selfspec.machine import machine
+from selfspec.bench.machine import machine
 from selfspec.runtime.cache import write_whole
 from selfspec.runtime.threads import physical_cores
 
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).resolve().parent / "results"
 
 
 def machine_facts(threads: int | None = None, seconds: float = 1.0) -> dict[str, Any]:
-    """The fields of :class:`selfspec.machine.Machine`, with ``date`` (UTC) and ``selfspec``, the version.
+    """The fields of :class:`selfspec.bench.machine.Machine`, with ``date`` (UTC) and ``selfspec``, the version.
 
     Args:
         threads: that were measured with; None: the physical cores.

@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from selfspec.prompts import built_in_prompts
+from selfspec.bench.prompts import built_in_prompts
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.model import Model, load
 from selfspec.runtime.stats import memory_bytes

@@ -25,10 +25,10 @@ from child import run_child, run_group, terminable
 from results import FOLDER, write_results
 from tables import rewrite
 
-from selfspec.artifacts import DEFAULT_FOLDER, artifact_name, ensure_artifact
-from selfspec.cli import Parser, run_command
+from selfspec.bench.prompts import load_prompts
+from selfspec.check.artifacts import DEFAULT_FOLDER, artifact_name, ensure_artifact
+from selfspec.cli.command import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError, unknown_name
-from selfspec.prompts import load_prompts
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.model import notify_stderr
 

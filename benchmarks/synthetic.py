@@ -24,8 +24,8 @@ from random_checkpoints import BYTES_PER_VALUE, CONFIGS, STD, num_parameters, wr
 from results import FOLDER, machine_facts, write_results
 from synthetic_steps import NEW_TOKENS, PROMPT_TOKENS
 
-from selfspec.bench_table import markdown_table
-from selfspec.cli import Parser, run_command
+from selfspec.bench.table import markdown_table
+from selfspec.cli.command import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError, unknown_name
 from selfspec.runtime.model import notify_stderr
 from selfspec.runtime.threads import physical_cores

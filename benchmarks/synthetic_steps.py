@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from selfspec.bench_runs import random_ids, run_prefill
-from selfspec.cli import run_command
+from selfspec.bench.runs import random_ids, run_prefill
+from selfspec.cli.command import run_command
 from selfspec.errors import SelfSpecError
 from selfspec.models.manifest import WEIGHTS_NAME
 from selfspec.runtime.drafters.base import NoDrafter
@@ -35,7 +35,7 @@ _TIMING_SECONDS = 15.0
 
 def export(checkpoint: str, output: str, precision: str, kernels: str = "auto") -> dict[str, Any]:
     """``selfspec-export``, its seconds and its process's peak."""
-    from selfspec import export_cli
+    from selfspec.cli import export as export_cli
 
     started = time.perf_counter()
     if export_cli.main([checkpoint, output, "--precision", precision, "--kernels", kernels]):

@@ -21,9 +21,9 @@ import peer_results
 import synthetic
 from results import FOLDER
 
-from selfspec.bench_rows import ALL, PLAIN
-from selfspec.bench_table import markdown_table
-from selfspec.bootstrap import Interval
+from selfspec.bench.bootstrap import Interval
+from selfspec.bench.rows import ALL, PLAIN
+from selfspec.bench.table import markdown_table
 
 Results = Mapping[str, Any]
 """Name of a file without .json → what it holds."""

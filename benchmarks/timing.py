@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from selfspec.timing import take_turns
+from selfspec.bench.timing import take_turns
 
 
 def alternate(arms: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:

@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("export", "runtime", "models")
 """Top-level folders that are installed as ``selfspec.<name>``."""
 
+APPLICATIONS = ("cli", "bench", "check")
+"""Sub-packages of src/selfspec."""
+
 MAX_LINES = 400
 WEIGHT_SUFFIXES = {".bin", ".gguf", ".npy", ".npz", ".onnx", ".safetensors"}
 HEAVY = ("torch", "transformers", "optimum", "onnx", "onnx_ir", "onnxscript")
@@ -44,7 +47,9 @@ def _installed_name(path: Path) -> str:
 def _sources() -> list[Path]:
     """Every file of the package, at its real place: the links in src/selfspec are not followed."""
     own = ROOT / "src" / "selfspec"
-    files = [*_files(own, "*.py"), own / "py.typed", *_files(own / "data", "**/*")]
+    files = [*_files(own, "*.py"), own / "py.typed"]
+    for name in APPLICATIONS:
+        files += _files(own / name, "**/*")
     for name in PACKAGES:
         files += _files(ROOT / name, "**/*")
     return files

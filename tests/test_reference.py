@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from selfspec.check.stored_weights import dequantized_linears
 from selfspec.errors import SelfSpecError
 from selfspec.export.source import open_model
 from selfspec.models.manifest import Manifest
 from selfspec.runtime.drafters.base import NoDrafter
 from selfspec.runtime.stack import Floats, Plan
-from selfspec.stored_weights import dequantized_linears
 
 if TYPE_CHECKING:
     from tests.conftest import Tools, Toy, ToySpec
@@ -198,7 +198,7 @@ def test_verify_puts_quantised_experts_into_the_reference(
     family: str, options: dict[str, Any], make_toy: Callable[..., Toy], tools: Tools, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the order and shape that transformers has them in, padding left out, whatever its names are."""
-    from selfspec.verify import verify_export
+    from selfspec.check.parity import verify_export
 
     toy = make_toy(tools.spec(family=family, layers=4, context=1024), **options)
     verify_export(open_model(str(toy.checkpoint))[0], toy.folder)
@@ -210,7 +210,7 @@ def test_verify_finds_one_wrong_expert(
     precision: str, make_toy: Callable[..., Toy], tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It meets a minority of the rows, so the middle row does not tell."""
-    from selfspec import verify
+    from selfspec.check import parity as verify
 
     def wrong(folder: Path, manifest: Manifest) -> Iterator[tuple[str, Floats]]:
         for name, matrix in dequantized_linears(folder, manifest):

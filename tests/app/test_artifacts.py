@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from selfspec.artifacts import artifact_name, ensure_artifact
+from selfspec.check.artifacts import artifact_name, ensure_artifact
 from selfspec.runtime.artifact import open_artifact
 
 

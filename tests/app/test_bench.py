@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfspec import bench as module
-from selfspec.bench import Settings, bench
-from selfspec.bench_runs import Proposal, TimedDrafter, run_generation, run_prefill, run_prompt
-from selfspec.cli import main
-from selfspec.machine import Machine, machine
-from selfspec.prompts import Prompt
+from selfspec.bench import command as module
+from selfspec.bench.command import Settings, bench
+from selfspec.bench.machine import Machine, machine
+from selfspec.bench.prompts import Prompt
+from selfspec.bench.runs import Proposal, TimedDrafter, run_generation, run_prefill, run_prompt
+from selfspec.cli.main import main
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, NoDrafter, Prefix, Round
 from selfspec.runtime.model import Model
@@ -286,7 +286,7 @@ def test_answers_of_one_token_are_left_out_and_told(
 def test_time_of_drafting_is_summed(fp32: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last proposal's alone would be a share of next to nothing. A clock that goes on by a second at each look."""
     looks = itertools.count()
-    monkeypatch.setattr("selfspec.bench_runs.time", SimpleNamespace(perf_counter=lambda: float(next(looks))))
+    monkeypatch.setattr("selfspec.bench.runs.time", SimpleNamespace(perf_counter=lambda: float(next(looks))))
     drafter = TimedDrafter(NoDrafter())
     for _ in range(3):
         drafter.propose(fp32.model.conversation(), 4)
@@ -305,7 +305,7 @@ def test_time_of_drafting_is_what_propose_takes(fp32: Any, monkeypatch: pytest.M
         def observe(self, result: Round) -> None:
             heard.append(result)
 
-    monkeypatch.setattr("selfspec.bench_runs.make_drafter", lambda *args: Inner())
+    monkeypatch.setattr("selfspec.bench.runs.make_drafter", lambda *args: Inner())
     found = run_prompt(fp32.model, Prompt(1, "qa", TEXT), 8, "none")
     assert list(found.rounds) == heard
     assert len(proposals) == len(heard) > 0

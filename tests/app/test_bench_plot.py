@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from selfspec.bench_plot import figure_of, write_plot
-from selfspec.bench_report import ArtifactFacts, Costs, Report
-from selfspec.bench_rows import PLAIN, Row
-from selfspec.calm import Turns
-from selfspec.machine import Machine
+from selfspec.bench.calm import Turns
+from selfspec.bench.machine import Machine
+from selfspec.bench.plot import figure_of, write_plot
+from selfspec.bench.report import ArtifactFacts, Costs, Report
+from selfspec.bench.rows import PLAIN, Row
 
 pytest.importorskip("matplotlib")
 

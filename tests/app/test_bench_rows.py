@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from selfspec.bench_rows import (
+from selfspec.bench.bootstrap import ratio_interval
+from selfspec.bench.rows import (
     ALL,
     PLAIN,
     Answers,
@@ -17,8 +18,7 @@ from selfspec.bench_rows import (
     speed_row,
     tokens_per_second,
 )
-from selfspec.bench_runs import PromptRun, Run
-from selfspec.bootstrap import ratio_interval
+from selfspec.bench.runs import PromptRun, Run
 from selfspec.runtime.drafters.base import Round
 
 LOOKUP = "prompt-lookup"

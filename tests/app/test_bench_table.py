@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from selfspec.bench_report import ArtifactFacts, Costs, Report
-from selfspec.bench_rows import Row, Sample
-from selfspec.bench_table import WRITERS, as_csv, as_json, as_jsonl, markdown
-from selfspec.calm import Turns
-from selfspec.machine import Machine
-from selfspec.prediction import Fit, PredictedRow, Prediction, Speeds
+from selfspec.bench.calm import Turns
+from selfspec.bench.machine import Machine
+from selfspec.bench.prediction import Fit, PredictedRow, Prediction, Speeds
+from selfspec.bench.report import ArtifactFacts, Costs, Report
+from selfspec.bench.rows import Row, Sample
+from selfspec.bench.table import WRITERS, as_csv, as_json, as_jsonl, markdown
 
 REPORT = Report(
     selfspec="9.9",

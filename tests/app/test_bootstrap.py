@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from selfspec.bootstrap import Interval, ratio_interval, resampled_interval
+from selfspec.bench.bootstrap import Interval, ratio_interval, resampled_interval
 
 
 def once(*values: float) -> list[list[float]]:

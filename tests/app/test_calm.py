@@ -7,7 +7,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from selfspec.calm import MOST_TURNS, Calm, Turn, Turns, calmest, lacking, limit, used
+from selfspec.bench.calm import MOST_TURNS, Calm, Turn, Turns, calmest, lacking, limit, used
 
 
 def test_the_limit_goes_by_the_quicker_probes_and_not_by_the_quickest() -> None:

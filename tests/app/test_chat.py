@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from selfspec.chat import Chat, Dialogue, History, PlainText
-from selfspec.cli import main
+from selfspec.cli.chat import Chat, Dialogue, History, PlainText
+from selfspec.cli.main import main
 from selfspec.errors import UsageError
 
 TEMPLATE = (
@@ -196,7 +196,7 @@ def test_a_model_without_a_template_says_what_to_do(fp32: Any, capsys: pytest.Ca
 
 
 def command(folder: Path, *more: str) -> list[str]:
-    program = "from selfspec.cli import main; raise SystemExit(main())"
+    program = "from selfspec.cli.main import main; raise SystemExit(main())"
     return [sys.executable, "-c", program, "chat", str(folder), "--threads", "1", "--draft", "none", "--exact", *more]
 
 

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from selfspec.cli import export_main, main
+from selfspec.cli.export import main as export_main
+from selfspec.cli.main import main
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 THREADS = ["--threads", "1"]
@@ -122,7 +123,7 @@ def test_raw_leaves_the_chat_template_out(capsys: pytest.CaptureFixture[str], ar
 
 
 def test_the_prompt_can_come_from_stdin(artifact: Path) -> None:
-    command = [sys.executable, "-c", "from selfspec.cli import main; raise SystemExit(main())", "generate",
+    command = [sys.executable, "-c", "from selfspec.cli.main import main; raise SystemExit(main())", "generate",
                str(artifact), "-p", "-", "--max-new-tokens", "4", "--draft", "none", "--json"]  # fmt: skip
     done = subprocess.run(command, input="from a pipe", capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["stats"]["generated_tokens"] >= 1
@@ -422,7 +423,7 @@ def in_a_process(code: str, **env: str) -> subprocess.CompletedProcess[bytes]:
 
 def test_text_that_the_terminal_lacks_does_not_stop_it() -> None:
     """A model says an emoji, and the pipe is Latin-1: a traceback in the middle of an answer."""
-    code = "from selfspec.cli import run_command; run_command(lambda: print('caf\\u00e9 \\U0001f600'), 'selfspec')"
+    code = "from selfspec.cli.command import run_command as r; r(lambda: print('caf\\u00e9 \\U0001f600'), 'selfspec')"
     done = in_a_process(code, PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"caf\xe9 ?\n", b"")
 
@@ -430,7 +431,7 @@ def test_text_that_the_terminal_lacks_does_not_stop_it() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_output_that_cannot_be_written_is_one_sentence() -> None:
     """Python itself complains at exit about what it could not flush, with a traceback of its own."""
-    code = "import sys; sys.stdout = open('/dev/full', 'w'); from selfspec.cli import run_command;"
+    code = "import sys; sys.stdout = open('/dev/full', 'w'); from selfspec.cli.command import run_command;"
     code += "sys.exit(run_command(lambda: print('text'), 'selfspec'))"
     done = in_a_process(code)
     assert done.returncode == 1

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from selfspec import demo
-from selfspec.prompts import Prompt
+from selfspec.bench.prompts import Prompt
+from selfspec.cli import demo
 from selfspec.runtime import engine
 from selfspec.runtime.sampling import Floats, Sampling, choose
 from selfspec.runtime.verify import Verdict

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from selfspec.cli import main
+from selfspec.cli.main import main
 
 if TYPE_CHECKING:
     from tests.conftest import Toy

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from selfspec import Model, lossless
-from selfspec.checks import NEAR_TIE, Check, Group, Row, identity, judge, never
-from selfspec.comparison import Answer, Conditions, Contender, answer, best_gap, exits, messages, parting
-from selfspec.prompts import Prompt
+from selfspec import Model
+from selfspec.bench.prompts import Prompt
+from selfspec.check import lossless
+from selfspec.check.comparison import Answer, Conditions, Contender, answer, best_gap, exits, messages, parting
+from selfspec.check.judge import NEAR_TIE, Check, Group, Row, identity, judge, never
 from selfspec.runtime import engine
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, Drafter
@@ -94,7 +95,7 @@ def test_a_drafter_with_wrong_hidden_states_is_noticed(model: Model, near_ties: 
 
 
 def test_a_near_tie_is_counted_and_no_failure(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selfspec.checks.best_gap", lambda model, plain, position: NEAR_TIE / 2)
+    monkeypatch.setattr("selfspec.check.judge.best_gap", lambda model, plain, position: NEAR_TIE / 2)
     (row,) = _judge(model, Check(BROKEN, near_ties=True), conditions=Conditions(24))
     assert (row.equal, row.near_ties, row.failures) == (0, 2, ())
 

@@ -7,8 +7,8 @@ import threading
 import onnxruntime as ort
 import pytest
 
-from selfspec import machine as module
-from selfspec.machine import buffer_bytes, machine, read_bandwidth
+from selfspec.bench import machine as module
+from selfspec.bench.machine import buffer_bytes, machine, read_bandwidth
 
 MIB = 2**20
 

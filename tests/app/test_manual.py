@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from selfspec import manual
+from selfspec.cli import manual
 from selfspec.errors import SelfSpecError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"

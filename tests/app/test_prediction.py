@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from selfspec.bench_rows import PLAIN, Answers
-from selfspec.bench_runs import PromptRun, Proposal
-from selfspec.errors import UsageError
-from selfspec.prediction import (
+from selfspec.bench.prediction import (
     Fit,
     Measured,
     Speeds,
@@ -20,8 +17,11 @@ from selfspec.prediction import (
     prompt_operations,
     round_seconds,
 )
+from selfspec.bench.rows import PLAIN, Answers
+from selfspec.bench.runs import PromptRun, Proposal
+from selfspec.bench.work import Work, Works
+from selfspec.errors import UsageError
 from selfspec.runtime.profile import ExitProfile, Profile
-from selfspec.work import Work, Works
 
 # 100 bytes and 10 operations a row, of which the head is 20 and 2, half of it hot; the exit has half of the layers.
 WORKS = Works(Work(100, 10), Work(20, 2), Work(10, 1), {3: Work(50, 5)})

@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 
+from selfspec.bench.prompts import (
+    CATEGORIES,
+    TEXT,
+    Prompt,
+    built_in_prompts,
+    chosen,
+    load_prompts,
+    spec_bench_ids,
+    spread,
+)
 from selfspec.errors import UsageError
-from selfspec.prompts import CATEGORIES, TEXT, Prompt, built_in_prompts, chosen, load_prompts, spec_bench_ids, spread
 
 
 def _line(question_id: Any = 1, category: Any = "qa", turns: Any = ("What is tea?",)) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from selfspec.roofline import roofline_fraction
+from selfspec.bench.roofline import roofline_fraction
 
 
 def test_a_step_that_reads_at_half_the_bandwidth() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from selfspec import timing
-from selfspec.comparison import PLAIN, Answer, Conditions, Contender
-from selfspec.prompts import Prompt
+from selfspec.bench import timing
+from selfspec.bench.prompts import Prompt
+from selfspec.bench.timing import Timing, alternate, take_turns, total
+from selfspec.check.comparison import PLAIN, Answer, Conditions, Contender
 from selfspec.runtime.drafters.base import Round
 from selfspec.runtime.stats import Stats
-from selfspec.timing import Timing, alternate, take_turns, total
 
 PROMPT = Prompt(1, "qa", "x")
 LOOKUP = Contender("prompt-lookup", "prompt-lookup")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from selfspec.verify import BlockError, deviation
+from selfspec.check.parity import BlockError, deviation
 
 INPUTS = np.asarray([[1, 2], [100, 0], [1, 4]], dtype=np.float32)
 EXPECTED = np.asarray([[2, 2], [1, 1], [4, 1]], dtype=np.float32)

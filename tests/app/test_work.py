@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from selfspec.bench.work import covered_bytes, works
 from selfspec.errors import ArtifactError
 from selfspec.models.manifest import WEIGHTS_NAME
 from selfspec.runtime.external_data import Place
-from selfspec.work import covered_bytes, works
 
 
 def _step_bytes(toy: Any) -> int:

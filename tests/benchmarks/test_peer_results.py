@@ -9,7 +9,7 @@ from peer_results import Row, paces, rows, table
 from peer_turns import Contender
 from peer_workers.protocol import Answer, Request
 
-from selfspec.bootstrap import ratio_interval
+from selfspec.bench.bootstrap import ratio_interval
 
 
 class Nobody:

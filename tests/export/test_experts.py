@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from selfspec.check.stored_weights import matrices_of
 from selfspec.errors import CheckpointError, UsageError
 from selfspec.export.experts import count_parameters, expert_chunks, padded, settled_forms
 from selfspec.export.source import open_model
@@ -18,7 +19,6 @@ from selfspec.models.config import MoEConfig
 from selfspec.models.moe import MIXTRAL, SparseMLP, expert_specs
 from selfspec.models.ort_experts import check_fast
 from selfspec.models.tensors import Role, Segment, StoredTensor, TensorSpec
-from selfspec.stored_weights import matrices_of
 
 if TYPE_CHECKING:
     from tests.conftest import Tools, Toy

@@ -21,6 +21,8 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, pre_tokenizers
 
 from selfspec import load
+from selfspec.check.parity import verify_export
+from selfspec.check.stored_weights import dequantized_linears
 from selfspec.errors import CheckpointError, SelfSpecError, UnsupportedModelError
 from selfspec.export.artifact import ExportOptions, export_model
 from selfspec.export.blocks import Blocks, Floats
@@ -30,8 +32,6 @@ from selfspec.export.weights import check_tensors
 from selfspec.models.registry import family_of
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.conversation import Conversation
-from selfspec.stored_weights import dequantized_linears
-from selfspec.verify import verify_export
 
 if TYPE_CHECKING:
     from tests.conftest import Tools, ToySpec

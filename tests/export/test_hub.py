@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from selfspec.cli import export_main
+from selfspec.cli.export import main as export_main
 from selfspec.errors import CheckpointError, SelfSpecError, UnsupportedModelError, UsageError
 from selfspec.export.checkpoint import check_folder
 from selfspec.export.source import open_model
@@ -82,7 +82,7 @@ def test_the_environment_says_where_the_cache_is(cache: Path, tmp_path: Path) ->
     """HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE, as every other tool of the hub reads them."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "hub").symlink_to(cache)
-    command = [sys.executable, "-c", "from selfspec.cli import export_main; raise SystemExit(export_main())"]
+    command = [sys.executable, "-c", "from selfspec.cli.export import main; raise SystemExit(main())"]
     for name, value in (("HF_HUB_CACHE", cache), ("HF_HOME", tmp_path / "home")):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
         environment = kept | {"HF_HUB_OFFLINE": "1", name: str(value)}
@@ -258,7 +258,7 @@ def test_a_model_that_brings_its_own_code_is_refused_and_none_of_it_runs(plain: 
 @pytest.mark.reference
 def test_verify_runs_no_code_of_the_folder(tools: Tools, plain: Path, cache: Path, tmp_path: Path) -> None:
     """--verify hands the same folder to transformers, which can import code from it, and unpickles where it must."""
-    from selfspec.verify import verify_export
+    from selfspec.check.parity import verify_export
 
     for folder in (plain, snapshot_of(cache)):
         (folder / "modeling_toy.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")

@@ -162,7 +162,7 @@ def mounted(folder: Path, options: str, script: str, *arguments: object) -> subp
 
 EXPORT = """
 import os, sys
-from selfspec.cli import export_main
+from selfspec.cli.export import main as export_main
 folder, source, *more = sys.argv[1:]
 code = export_main([source, folder + '/deep/out', *more])
 print(code, os.listdir(folder))
@@ -196,7 +196,8 @@ def test_a_read_only_output_is_one_sentence(source: Path, tmp_path: Path) -> Non
 FORCED = """
 import os, sys
 from pathlib import Path
-from selfspec.cli import export_main, main
+from selfspec.cli.export import main as export_main
+from selfspec.cli.main import main
 folder, source = sys.argv[1:]
 assert export_main([source, folder + '/out', '--precision', 'int4']) == 0
 code = export_main([source, folder + '/out', '--precision', 'fp32', '--force'])

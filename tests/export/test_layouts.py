@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from selfspec.check.stored_weights import matrices_of
 from selfspec.errors import CheckpointError
 from selfspec.export.blocks import Blocks, Floats
 from selfspec.export.layouts import BlockLayout, TileLayout
@@ -20,7 +21,6 @@ from selfspec.export.weights_file import WeightsFile
 from selfspec.models.graph import GraphBuilder
 from selfspec.models.native_kernels import NativeKernels
 from selfspec.models.tensors import Role, StoredTensor, TensorSpec
-from selfspec.stored_weights import matrices_of
 
 
 def linear_spec(*parts: tuple[int, int], name: str = "m") -> TensorSpec:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from selfspec.artifacts import ensure_artifact
+from selfspec.check.artifacts import ensure_artifact
 from selfspec.errors import ArtifactError
 from selfspec.runtime.artifact import open_artifact
 

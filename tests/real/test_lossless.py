@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from selfspec import Model, lossless
-from selfspec.checks import Check, Group, identity, judge
-from selfspec.comparison import Conditions, Contender, exits
-from selfspec.prompts import Prompt, built_in_prompts
+from selfspec import Model
+from selfspec.bench.prompts import Prompt, built_in_prompts
+from selfspec.check import lossless
+from selfspec.check.comparison import Conditions, Contender, exits
+from selfspec.check.judge import Check, Group, identity, judge
 from selfspec.runtime.stack import AS_THEY_COME
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from selfspec import Model
+from selfspec.check.parity import FLOAT_TOLERANCE, HEAD_TOLERANCE, LOGIT_TOLERANCE, QUANTIZED_TOLERANCE, block_errors
+from selfspec.check.reference import Reference
+from selfspec.check.stored_weights import dequantized_linears
 from selfspec.export.source import open_model
-from selfspec.reference import Reference
-from selfspec.stored_weights import dequantized_linears
-from selfspec.verify import FLOAT_TOLERANCE, HEAD_TOLERANCE, LOGIT_TOLERANCE, QUANTIZED_TOLERANCE, block_errors
 
 pytestmark = [pytest.mark.real, pytest.mark.reference, pytest.mark.slow]
 

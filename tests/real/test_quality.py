@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from selfspec import Model, load
+from selfspec.check.quality import Recording, compare, record
+from selfspec.check.stored_weights import dequantized_linears
 from selfspec.export import layouts
 from selfspec.export.artifact import ExportOptions, export_model
 from selfspec.export.blocks import Blocks, Floats, quantize
 from selfspec.export.source import open_model
-from selfspec.quality import Recording, compare, record
-from selfspec.stored_weights import dequantized_linears
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

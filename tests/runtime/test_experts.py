@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from selfspec import Model, load
+from selfspec.check.stored_weights import matrices_of
 from selfspec.errors import UsageError
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import NoDrafter, Prefix
@@ -23,7 +24,6 @@ from selfspec.runtime.drafting import DraftOptions, make_drafter
 from selfspec.runtime.profile import fewer_experts
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stack import Floats, Plan
-from selfspec.stored_weights import matrices_of
 
 if TYPE_CHECKING:
     from tests.conftest import Tools, Toy

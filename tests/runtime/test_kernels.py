@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from selfspec import load
-from selfspec.cli import main
+from selfspec.cli.main import main
 from selfspec.errors import ArtifactError, KernelSetupError
 from selfspec.models.manifest import KernelFacts
 from selfspec.runtime.drafters.base import Drafter, NoDrafter

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import pytest
 
 from selfspec import load
-from selfspec.cli import main
+from selfspec.cli.main import main
 from selfspec.errors import ArtifactError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError, unknown_name
+from ..errors import UsageError, unknown_name
 
 CATEGORIES = ("translation", "summarization", "qa", "math_reasoning", "rag", "mt_bench")
 

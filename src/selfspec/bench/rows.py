@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .bench_runs import PromptRun, Run
+from ..runtime.drafters.base import Round
 from .bootstrap import ratio_interval
-from .runtime.drafters.base import Round
+from .runs import PromptRun, Run
 
 PLAIN = "plain"
 """What all drafts are compared with. ``none`` in a list of drafts is plain decoding once more: it shows the noise."""

@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import __version__
-from .cli import Parser, run_command
-from .errors import SelfSpecError
+from .. import __version__
+from ..errors import SelfSpecError
+from .command import Parser, run_command
 
 if TYPE_CHECKING:
-    from .export.artifact import ExportOptions, ExportReport
-    from .export.checkpoint import Checkpoint
-    from .models.tensors import TensorSpec
+    from ..export.artifact import ExportOptions, ExportReport
+    from ..export.checkpoint import Checkpoint
+    from ..models.tensors import TensorSpec
 
 EXPORT_MODULES = ("onnx_ir", "gguf", "safetensors", "ml_dtypes", "huggingface_hub", "tqdm")
 
@@ -76,11 +76,11 @@ def _layers(text: str) -> tuple[int, ...]:
 def _export(args: argparse.Namespace) -> None:
     require_modules(EXPORT_MODULES, "selfspec[export]", "exporting")
     if args.verify:
-        from . import verify
+        from ..check import parity
 
-        verify.require_reference()
-    from .export.artifact import ExportOptions
-    from .export.source import open_model
+        parity.require_reference()
+    from ..export.artifact import ExportOptions
+    from ..export.source import open_model
 
     options = ExportOptions(
         precision=args.precision,
@@ -96,7 +96,7 @@ def _export(args: argparse.Namespace) -> None:
     report = export_with_bar(checkpoint, name, output, options)
     print_report(report)
     if args.verify:
-        verify.verify_export(checkpoint, report.output)
+        parity.verify_export(checkpoint, report.output)
 
 
 def require_modules(names: Iterable[str], extra: str, purpose: str) -> None:
@@ -110,7 +110,7 @@ def export_with_bar(checkpoint: Checkpoint, name: str, output: Path, options: Ex
     """``export_model`` with a bar on stderr while tensors are stored, wiped away before anything else is said."""
     from tqdm import tqdm
 
-    from .export.artifact import export_model
+    from ..export.artifact import export_model
 
     with ExitStack() as stack:
 
@@ -124,7 +124,7 @@ def export_with_bar(checkpoint: Checkpoint, name: str, output: Path, options: Ex
 
 def print_report(report: ExportReport) -> None:
     """What was made, on stderr."""
-    from .export.artifact import LOW_COVERAGE
+    from ..export.artifact import LOW_COVERAGE
 
     manifest = report.manifest
     lines = [

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..bench.prompts import Prompt
+from ..runtime.conversation import Conversation
+from ..runtime.drafters.base import Draft, Drafter, Round
+from ..runtime.drafters.early_exit import EarlyExit, Threshold
+from ..runtime.model import Model
 from .comparison import PLAIN, Answer, Conditions, Contender, answer, best_gap, parting
-from .prompts import Prompt
-from .runtime.conversation import Conversation
-from .runtime.drafters.base import Draft, Drafter, Round
-from .runtime.drafters.early_exit import EarlyExit, Threshold
-from .runtime.model import Model
 
 NEAR_TIE = 1e-3
 """Plain's two best logits are closer than this: fp32 attention at one row may then choose the other."""

@@ -9,11 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from . import __version__
-from .bench_plot import check_plot, write_plot
-from .bench_report import ArtifactFacts, Costs, Report
-from .bench_rows import PLAIN, Answers, Row, prompt_rows, samples, speed_row
-from .bench_runs import (
+from .. import __version__
+from ..check.comparison import prompt_ids
+from ..errors import UsageError
+from ..models.manifest import WEIGHTS_NAME
+from ..runtime.exit_policy import best_exit
+from ..runtime.model import Model, load, notify_stderr
+from ..runtime.profile import Profile
+from .calm import Calm, used
+from .machine import machine
+from .plot import check_plot, write_plot
+from .prediction import Measured, Speeds, parse_speeds, predict, prompt_operations
+from .prompts import Prompt, built_in_prompts, chosen, load_prompts
+from .report import ArtifactFacts, Costs, Report
+from .roofline import COUNTED, roofline_fraction
+from .rows import PLAIN, Answers, Row, prompt_rows, samples, speed_row
+from .runs import (
     PromptRun,
     Run,
     draft_options,
@@ -24,18 +35,7 @@ from .bench_runs import (
     step_probe,
     time_prompt,
 )
-from .bench_table import WRITERS
-from .calm import Calm, used
-from .comparison import prompt_ids
-from .errors import UsageError
-from .machine import machine
-from .models.manifest import WEIGHTS_NAME
-from .prediction import Measured, Speeds, parse_speeds, predict, prompt_operations
-from .prompts import Prompt, built_in_prompts, chosen, load_prompts
-from .roofline import COUNTED, roofline_fraction
-from .runtime.exit_policy import best_exit
-from .runtime.model import Model, load, notify_stderr
-from .runtime.profile import Profile
+from .table import WRITERS
 from .timing import turns as take_order
 from .work import works
 

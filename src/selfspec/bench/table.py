@@ -11,10 +11,10 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any, TypeVar
 
-from .bench_report import Report
-from .bench_rows import Row
 from .calm import SLOWER, Turns
 from .prediction import PredictedRow, Prediction
+from .report import Report
+from .rows import Row
 
 _NONE = "-"
 _MB = 1e6

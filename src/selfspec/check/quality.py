@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..bench.prompts import built_in_prompts
+from ..runtime.conversation import Conversation
+from ..runtime.model import Model
+from ..runtime.stack import Floats
 from .comparison import prompt_ids
-from .prompts import built_in_prompts
-from .runtime.conversation import Conversation
-from .runtime.model import Model
-from .runtime.stack import Floats
 
 TOKENS = 2_400  # asked for; answers that end early leave some 2,000
 

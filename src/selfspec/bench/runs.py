@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .comparison import prompt_ids
-from .errors import UsageError, unknown_name
+from ..check.comparison import prompt_ids
+from ..errors import UsageError, unknown_name
+from ..runtime.conversation import Conversation
+from ..runtime.drafters.base import Draft, Drafter, NoDrafter, Round
+from ..runtime.drafting import DRAFTERS, DraftOptions, make_drafter
+from ..runtime.engine import decode
+from ..runtime.model import Model
+from ..runtime.sampling import Sampling
+from ..runtime.stats import memory_bytes, peak_rss_bytes, reset_peak_rss
 from .prompts import Prompt
-from .runtime.conversation import Conversation
-from .runtime.drafters.base import Draft, Drafter, NoDrafter, Round
-from .runtime.drafting import DRAFTERS, DraftOptions, make_drafter
-from .runtime.engine import decode
-from .runtime.model import Model
-from .runtime.sampling import Sampling
-from .runtime.stats import memory_bytes, peak_rss_bytes, reset_peak_rss
 
 _SEED = 0
 _WIDE_PROMPT, _PROMPT_REPEATS = 128, 5

@@ -18,18 +18,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import SelfSpecError
-from .export.artifact import ExportOptions, export_model
-from .export.checkpoint import Checkpoint
-from .export_cli import require_modules
-from .models.config import ModelConfig
-from .models.manifest import Unit
+from ..cli.export import require_modules
+from ..errors import SelfSpecError
+from ..export.artifact import ExportOptions, export_model
+from ..export.checkpoint import Checkpoint
+from ..models.config import ModelConfig
+from ..models.manifest import Unit
+from ..runtime.conversation import Conversation
+from ..runtime.model import Model, load
+from ..runtime.profile import PROBE_TEXT
+from ..runtime.stack import Plan
 from .quality import compare, record
 from .reference import Floats, Reference
-from .runtime.conversation import Conversation
-from .runtime.model import Model, load
-from .runtime.profile import PROBE_TEXT
-from .runtime.stack import Plan
 from .stored_weights import dequantized_linears
 
 PROMPT_TOKENS = 64  # beyond the sliding window, where there is one

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .runtime.drafting import DRAFTERS
-from .runtime.generation import Generation
-from .runtime.model import DEFAULT_MAX_NEW_TOKENS, GenerationOptions
-from .runtime.stats import Stats, peak_rss_bytes
-from .runtime.text import TextCodec
+from ..runtime.drafting import DRAFTERS
+from ..runtime.generation import Generation
+from ..runtime.model import DEFAULT_MAX_NEW_TOKENS, GenerationOptions
+from ..runtime.stats import Stats, peak_rss_bytes
+from ..runtime.text import TextCodec
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .bench_report import Report
-from .bench_rows import PLAIN, Row
-from .errors import UsageError
+from ..errors import UsageError
+from .report import Report
+from .rows import PLAIN, Row
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _FILLS = (("0.55", ""), ("0.8", ""), ("1.0", "///"), ("1.0", "..."))  # grey, hatch

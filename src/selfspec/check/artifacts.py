@@ -7,11 +7,11 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from .errors import ArtifactError, KernelSetupError
-from .export_cli import EXPORT_MODULES, export_with_bar, require_modules
-from .models.manifest import KERNEL_LAYOUTS, KernelFacts
-from .runtime.artifact import Artifact, open_artifact
-from .runtime.kernels import kernel_library
+from ..cli.export import EXPORT_MODULES, export_with_bar, require_modules
+from ..errors import ArtifactError, KernelSetupError
+from ..models.manifest import KERNEL_LAYOUTS, KernelFacts
+from ..runtime.artifact import Artifact, open_artifact
+from ..runtime.kernels import kernel_library
 
 MODEL = "smollm2-135m"
 DEFAULT_FOLDER = Path("artifacts")
@@ -80,8 +80,8 @@ def _native_kernels() -> KernelFacts | None:
 
 def _export(output: Path, precision: str, model: str, kernels: str) -> None:
     require_modules(EXPORT_MODULES, "selfspec[export]", "exporting")
-    from .export.artifact import ExportOptions
-    from .export.source import open_model
+    from ..export.artifact import ExportOptions
+    from ..export.source import open_model
 
     checkpoint, name = open_model(model)
     export_with_bar(checkpoint, name, output, ExportOptions(precision=precision, kernels=kernels, force=True))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .models.config import ModelConfig
-from .models.moe import ROUTER
-from .models.registry import family_of
+from ..models.config import ModelConfig
+from ..models.moe import ROUTER
+from ..models.registry import family_of
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

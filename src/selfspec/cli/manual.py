@@ -1,6 +1,6 @@
 """Writes docs/reference.md: the command line and the Python interface, from the parsers and docstrings themselves.
 
-``python -m selfspec.manual FILE`` writes it; a test compares the file in the repository with what would be written.
+``python -m selfspec.cli.manual FILE`` writes it; a test compares the file in the repository with what would be written.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import errors
-from .cli import build_parser
-from .export_cli import build_parser as build_export_parser
-from .runtime.chat_template import Message
-from .runtime.conversation import Conversation
-from .runtime.drafters.base import Draft, Drafter, Prefix, Round
-from .runtime.generation import Generation, Token, TokenStream
-from .runtime.logprobs import TokenLogprobs
-from .runtime.model import GenerationOptions, Model, load
-from .runtime.sampling import Sampling
-from .runtime.stats import Stats
+from .. import errors
+from ..runtime.chat_template import Message
+from ..runtime.conversation import Conversation
+from ..runtime.drafters.base import Draft, Drafter, Prefix, Round
+from ..runtime.generation import Generation, Token, TokenStream
+from ..runtime.logprobs import TokenLogprobs
+from ..runtime.model import GenerationOptions, Model, load
+from ..runtime.sampling import Sampling
+from ..runtime.stats import Stats
+from .export import build_parser as build_export_parser
+from .main import build_parser
 
 _INTRODUCTION = """\
 # Reference
@@ -144,7 +144,7 @@ def _markdown(doc: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point of ``python -m selfspec.manual``."""
+    """Entry point of ``python -m selfspec.cli.manual``."""
     (path,) = sys.argv[1:] if argv is None else argv
     Path(path).write_text(text(), encoding="utf-8")
     return 0

@@ -9,15 +9,15 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 
-from .errors import KernelSetupError
-from .models.manifest import Manifest
-from .runtime.artifact import Artifact, open_artifact
-from .runtime.drafting import default_draft_experts
-from .runtime.exit_policy import best_exit, best_fewer
-from .runtime.profile import Profile, load_profile
-from .runtime.sessions import Sessions
-from .runtime.text import TextCodec
-from .work import works
+from ..bench.work import works
+from ..errors import KernelSetupError
+from ..models.manifest import Manifest
+from ..runtime.artifact import Artifact, open_artifact
+from ..runtime.drafting import default_draft_experts
+from ..runtime.exit_policy import best_exit, best_fewer
+from ..runtime.profile import Profile, load_profile
+from ..runtime.sessions import Sessions
+from ..runtime.text import TextCodec
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,20 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from .artifacts import DEFAULT_FOLDER, ensure_artifact
-from .cli import Parser, run_command
-from .comparison import PLAIN, Conditions, Contender, answer, messages, parting
-from .prompts import Prompt, built_in_prompts, spread
-from .runtime.exit_policy import best_exit
-from .runtime.model import Model, load
-from .runtime.profile import Profile, cpu_name
-from .runtime.stack import AS_THEY_COME
-from .runtime.threads import use_threads
-from .timing import Timing, alternate, total
+from ..bench.prompts import Prompt, built_in_prompts, spread
+from ..bench.timing import Timing, alternate, total
+from ..check.artifacts import DEFAULT_FOLDER, ensure_artifact
+from ..check.comparison import PLAIN, Conditions, Contender, answer, messages, parting
+from ..runtime.exit_policy import best_exit
+from ..runtime.model import Model, load
+from ..runtime.profile import Profile, cpu_name
+from ..runtime.stack import AS_THEY_COME
+from ..runtime.threads import use_threads
+from .command import Parser, run_command
 
 PRECISIONS = ("fp32", "int4")
 
-_PROG = "selfspec.demo"
+_PROG = "selfspec.cli.demo"
 _WIDTH = 88
 _NUM_PROMPTS = 6  # one a category
 _NEW_TOKENS = 64
@@ -54,7 +54,7 @@ must not. Native kernels treat every row alike, so that --exact changes nothing 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``python -m selfspec.demo``."""
+    """Entry point of ``python -m selfspec.cli.demo``."""
     parser = Parser(prog=_PROG, description="Export a real model, then decode plainly and self-speculatively.")
     parser.add_argument(
         "--artifacts", type=Path, default=DEFAULT_FOLDER, metavar="FOLDER", help="where exports are kept (artifacts)"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .prompts import Prompt
-from .runtime.chat_template import Message
-from .runtime.conversation import Conversation
-from .runtime.drafters.base import Drafter, Round
-from .runtime.model import Model
-from .runtime.profile import fewer_experts
-from .runtime.stats import Stats
+from ..bench.prompts import Prompt
+from ..runtime.chat_template import Message
+from ..runtime.conversation import Conversation
+from ..runtime.drafters.base import Drafter, Round
+from ..runtime.model import Model
+from ..runtime.profile import fewer_experts
+from ..runtime.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,77 +4,27 @@ on stderr."""
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from . import __version__
-from .errors import ArtifactError, SelfSpecError, UsageError, one_line
-from .generating import add_model, add_options, context_sentence, logprobs_of, options_of, statistics_line
-from .runtime.artifact import compare_files
-from .runtime.drafting import DRAFTERS
-from .runtime.generation import TokenStream
-from .runtime.model import Model, load
-from .runtime.stats import peak_rss_bytes
-
-_INTERRUPTED = 130
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but a mistake is one sentence and not the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}. See {self.prog} --help.", file=sys.stderr)
-        raise SystemExit(UsageError.exit_code)
-
-
-def run_command(command: Callable[[], None], prog: str) -> int:
-    """Run ``command``; library errors, and what the system refuses, become one sentence and their exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # text that the terminal's encoding lacks is no reason to stop
-    try:
-        command()
-        sys.stdout.flush()
-    except SelfSpecError as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print(f"\n{prog}: interrupted", file=sys.stderr)
-        return _INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) has gone
-        _forget_output()
-        return 1
-    except OSError as error:
-        try:
-            sys.stdout.flush()
-        except OSError:  # it is the output that cannot be written
-            _forget_output()
-        print(f"{prog}: the system refuses this ({one_line(str(error))}).", file=sys.stderr)
-        return SelfSpecError.exit_code
-    return 0
-
-
-def _forget_output() -> None:
-    """Keeps Python from complaining at exit about what could not be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+from .. import __version__
+from ..errors import ArtifactError, UsageError, one_line
+from ..runtime.artifact import compare_files
+from ..runtime.drafting import DRAFTERS
+from ..runtime.generation import TokenStream
+from ..runtime.model import Model, load
+from ..runtime.stats import peak_rss_bytes
+from .command import Parser, run_command
+from .options import add_model, add_options, context_sentence, logprobs_of, options_of, statistics_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``selfspec``."""
     args = build_parser().parse_args(argv)
     return run_command(lambda: args.command(args), f"selfspec {args.name}")
-
-
-def export_main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``selfspec-export``."""
-    from . import export_cli
-
-    return export_cli.main(argv)
 
 
 def build_parser() -> Parser:
@@ -157,9 +107,9 @@ def _add_bench(commands: Any) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    from . import bench
+    from ..bench import command
 
-    bench.main(args)
+    command.main(args)
 
 
 def _chat(args: argparse.Namespace) -> None:

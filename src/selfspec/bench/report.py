@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .bench_rows import Row, Sample
 from .calm import Turns
 from .machine import Machine
 from .prediction import Prediction
+from .rows import Row, Sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,18 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..bench.prompts import Prompt, built_in_prompts, chosen, load_prompts, spread
+from ..cli.command import Parser, run_command
+from ..errors import UsageError, unknown_name
+from ..runtime.artifact import open_artifact
+from ..runtime.model import Model, load, notify_stderr
 from .artifacts import DEFAULT_FOLDER, MODEL, ensure_artifact
-from .checks import Check, Group, Row, identity, judge, never
-from .cli import Parser, run_command
 from .comparison import Conditions, Contender, exits, with_fewer_experts
-from .errors import UsageError, unknown_name
-from .prompts import Prompt, built_in_prompts, chosen, load_prompts, spread
-from .runtime.artifact import open_artifact
-from .runtime.model import Model, load, notify_stderr
+from .judge import Check, Group, Row, identity, judge, never
 
 PRECISIONS = ("fp32", "int8", "int4")
 
-_PROG = "selfspec.lossless"
+_PROG = "selfspec.check.lossless"
 _QUANTISED_PROMPTS = 10
 _FEW_PROMPTS = 6  # one a category: for sampling, the identity draft and the draft that is always wrong
 _QUICK_TOKENS = 32
@@ -34,7 +34,7 @@ _HEADER = f"{'precision':9}  {'mode':11}  {'draft':13}  prompts  tokens  equal  
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``python -m selfspec.lossless``."""
+    """Entry point of ``python -m selfspec.check.lossless``."""
     args = _parser().parse_args(argv)
     rows: list[Row] = []
     started = time.perf_counter()

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
-from .errors import ContextLengthError, SelfSpecError, UsageError, unknown_name
-from .generating import context_sentence, options_of, statistics_line
-from .runtime.chat_template import Message
-from .runtime.generation import Generation, TokenStream
-from .runtime.model import GenerationOptions, Model, load
+from ..errors import ContextLengthError, SelfSpecError, UsageError, unknown_name
+from ..runtime.chat_template import Message
+from ..runtime.generation import Generation, TokenStream
+from ..runtime.model import GenerationOptions, Model, load
+from .options import context_sentence, options_of, statistics_line
 
 _COMMANDS = ("/exit", "/reset", "/stats")
 _LEAVE = "/exit or Ctrl-D leaves"

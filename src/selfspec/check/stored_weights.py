@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from .models.manifest import Manifest
+from ..models.manifest import Manifest
 
 Floats = NDArray[np.float32]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from .comparison import Answer, Conditions, Contender, answer
+from ..check.comparison import Answer, Conditions, Contender, answer
+from ..runtime.model import Model
 from .prompts import Prompt
-from .runtime.model import Model
 
 C = TypeVar("C")
 T = TypeVar("T")

@@ -12,9 +12,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from .runtime.profile import cpu_facts
-from .runtime.stats import reset_peak_rss
-from .runtime.threads import physical_cores
+from ..runtime.profile import cpu_facts
+from ..runtime.stats import reset_peak_rss
+from ..runtime.threads import physical_cores
 
 _LEAST_BUFFER, _MOST_BUFFER = 256 * 2**20, 2**30
 _CACHES = 4  # how many times the largest cache the buffer has

@@ -15,11 +15,11 @@ from itertools import combinations
 
 import numpy as np
 
-from .bench_rows import PLAIN, Answers, speed_up
-from .bench_runs import Proposal
-from .errors import UsageError
-from .runtime.exit_policy import exit_costs
-from .runtime.profile import Profile, interpolate
+from ..errors import UsageError
+from ..runtime.exit_policy import exit_costs
+from ..runtime.profile import Profile, interpolate
+from .rows import PLAIN, Answers, speed_up
+from .runs import Proposal
 from .work import Work, Works
 
 _LEAST, _MOST = 1e-3, 1e6  # GB/s and GOPS: from a microcontroller to a rack

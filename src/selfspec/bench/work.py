@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 
-from .errors import ArtifactError
-from .models.config import ModelConfig
-from .models.manifest import WEIGHTS_NAME
-from .runtime.artifact import Artifact
-from .runtime.external_data import Place, external_tensors
+from ..errors import ArtifactError
+from ..models.config import ModelConfig
+from ..models.manifest import WEIGHTS_NAME
+from ..runtime.artifact import Artifact
+from ..runtime.external_data import Place, external_tensors
 
 _ROTARY = "rotary."  # how the exporter's tables are called
 _EXPERTS = ".mlp.experts."  # and the matrices of all experts of a layer

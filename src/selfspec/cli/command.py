@@ -1,0 +1,54 @@
+"""What every command of selfspec runs in: one sentence for a mistake, exit codes, and streams that fail quietly."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from ..errors import SelfSpecError, UsageError, one_line
+
+_INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is one sentence and not the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}. See {self.prog} --help.", file=sys.stderr)
+        raise SystemExit(UsageError.exit_code)
+
+
+def run_command(command: Callable[[], None], prog: str) -> int:
+    """Run ``command``; library errors, and what the system refuses, become one sentence and their exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # text that the terminal's encoding lacks is no reason to stop
+    try:
+        command()
+        sys.stdout.flush()
+    except SelfSpecError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"\n{prog}: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader (head, less) has gone
+        _forget_output()
+        return 1
+    except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:  # it is the output that cannot be written
+            _forget_output()
+        print(f"{prog}: the system refuses this ({one_line(str(error))}).", file=sys.stderr)
+        return SelfSpecError.exit_code
+    return 0
+
+
+def _forget_output() -> None:
+    """Keeps Python from complaining at exit about what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
