@@ -63,26 +63,29 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise UsageError(unknown_name("precision", self.precision, PRECISIONS))
+            raise UsageError(unknown_name("precision", self.precision, PRECISIONS), "precision")
         if self.block_size is not None and PRECISIONS[self.precision].linear_bits == FLOAT_BITS:
-            raise UsageError(f"--quant-block-size has no effect with --precision {self.precision}.")
+            raise UsageError(f"`block_size` has no effect with `precision` {self.precision}.", "block_size")
         if self.block_size not in (None, *BLOCK_SIZES):
-            raise UsageError(f"--quant-block-size {self.block_size}: it must be one of {BLOCK_SIZES}.")
+            raise UsageError(f"`block_size` {self.block_size}: it must be one of {BLOCK_SIZES}.", "block_size")
         if self.kernels not in KERNELS:
-            raise UsageError(unknown_name("kernels", self.kernels, KERNELS))
+            raise UsageError(unknown_name("kernels", self.kernels, KERNELS), "kernels")
         if self.kernels == "native":
             self._check_native()
         if self.partition not in PARTITIONS:
-            raise UsageError(unknown_name("partition", self.partition, PARTITIONS))
+            raise UsageError(unknown_name("partition", self.partition, PARTITIONS), "partition")
 
     def _check_native(self) -> None:
         if PRECISIONS[self.precision].linear_bits == FLOAT_BITS:
             raise UsageError(
-                f"--kernels native multiplies 4- and 8-bit matrices and has none for --precision {self.precision}."
+                f"`kernels` native multiplies 4- and 8-bit matrices and has none for `precision` {self.precision}.",
+                "kernels",
             )
         size = TileLayout().block_size
         if self.block_size not in (None, size):
-            raise UsageError(f"--kernels native has blocks of {size}; leave --quant-block-size {self.block_size} out.")
+            raise UsageError(
+                f"`kernels` native has blocks of {size}; leave `block_size` {self.block_size} out.", "block_size"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +127,9 @@ def export_model(
 
 def _check_output(output: Path, options: ExportOptions) -> None:
     if output.exists() and not options.force:
-        raise ArtifactError(f"{output} exists already; remove it, name another output, or pass --force to replace it.")
+        raise ArtifactError(f"{output} exists already; remove it, name another output, or pass `force` to replace it.")
     if output.exists() and not (output / MANIFEST_NAME).is_file():
-        raise ArtifactError(f"{output} exists and is no artifact, so --force does not replace it; name another output.")
+        raise ArtifactError(f"{output} exists and is no artifact, so `force` does not replace it; name another output.")
 
 
 def _export(

@@ -32,14 +32,16 @@ def cut(num_layers: int, exit_layers: tuple[int, ...] | None, kind: str) -> tupl
     """
     if kind == "sublayer":
         if exit_layers is not None:
-            raise UsageError("--blocks sublayer makes every layer an exit; leave --exit-layers out.")
+            raise UsageError("`partition` sublayer makes every layer an exit; leave `exit_layers` out.", "exit_layers")
         names = [f"layer_{i // 2:03d}_{'mlp' if i % 2 else 'attention'}" for i in range(2 * num_layers)]
         units = tuple(Unit(f"{_FOLDER}/{name}.onnx", i, i + 1) for i, name in enumerate(names))
         return units, tuple(range(1, num_layers))
     exits = default_exit_layers(num_layers) if exit_layers is None else tuple(sorted(set(exit_layers)))
     for layer in exits:
         if not 0 < layer < num_layers:
-            raise UsageError(f"--exit-layers {layer}: it must be between 1 and {num_layers - 1} for this model.")
+            raise UsageError(
+                f"`exit_layers` {layer}: it must be between 1 and {num_layers - 1} for this model.", "exit_layers"
+            )
     edges = [0, *exits, num_layers]
     units = tuple(Unit(f"{_FOLDER}/block_{a:03d}_{b:03d}.onnx", 2 * a, 2 * b) for a, b in itertools.pairwise(edges))
     return units, exits

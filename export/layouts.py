@@ -28,6 +28,7 @@ class Misfit:
 
     why: str
     instead: str
+    parameter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class BlockLayout:
         if cols % self.block_size == 0:
             return None
         size = max(b for b in BLOCK_SIZES if cols % b == 0 or b == BLOCK_SIZES[0])
-        why = f"--quant-block-size {self.block_size} does not divide the {cols} columns of {spec.name}"
-        return Misfit(why, f"use {size}")
+        why = f"`block_size` {self.block_size} does not divide the {cols} columns of {spec.name}"
+        return Misfit(why, f"use {size}", "block_size")
 
     def keeps(self, kind: str, bits: int) -> bool:
         return self.block_size == EXACT_BLOCK_SIZE and _SYMMETRIC.get(kind, 99) <= bits
@@ -128,7 +129,8 @@ class TileLayout:
         for name, (rows, cols) in zip(spec.parts, spec.part_shapes, strict=True):
             if rows % TILE_ROWS or cols % TILE_BLOCK:
                 needed = f"native kernels need multiples of [{TILE_ROWS}, {TILE_BLOCK}]"
-                return Misfit(f"{name} is a matrix [{rows}, {cols}], and {needed}", "export with --kernels ort")
+                why = f"{name} is a matrix [{rows}, {cols}], and {needed}"
+                return Misfit(why, "export with `kernels` ort", "kernels")
         return None
 
     def keeps(self, kind: str, bits: int) -> bool:
@@ -161,7 +163,7 @@ def _kept(chunk: Floats | Blocks, bits: int) -> Blocks | None:
 def _tiles(blocks: Blocks, spec: TensorSpec, *, minima: bool) -> Codes:
     if blocks.zero_points is not None or (blocks.minima is not None) != minima:
         raise CheckpointError(
-            f"{spec.name} is of a symmetric type, and blocks of it have zero points or minima; use --kernels ort."
+            f"{spec.name} is of a symmetric type, and blocks of it have zero points or minima; use `kernels` ort."
         )
     lowest = None if blocks.minima is None else _halves(blocks.minima, spec)
     return pack_tiles(blocks.codes, blocks.bits, _halves(blocks.scales, spec), lowest)
@@ -178,7 +180,7 @@ def check_fit(layout: Layout, specs: Iterable[TensorSpec]) -> None:
     """Raises: UsageError for the first matrix that ``layout`` cannot store."""
     for spec in specs:
         if (found := layout.misfit(padded(spec, layout.block_size))) is not None:
-            raise UsageError(f"{found.why}; {found.instead}.")
+            raise UsageError(f"{found.why}; {found.instead}.", found.parameter)
 
 
 def _halves(values: Floats, spec: TensorSpec) -> Halves:
@@ -188,6 +190,6 @@ def _halves(values: Floats, spec: TensorSpec) -> Halves:
     if off.any():
         raise CheckpointError(
             f"{spec.name} holds values around {np.abs(values[off]).max():.3g}, out of the reach of half precision, in "
-            "which native kernels keep scales; export with --kernels ort."
+            "which native kernels keep scales; export with `kernels` ort."
         )
     return halves

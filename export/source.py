@@ -47,9 +47,9 @@ def open_model(model_id: str, revision: str | None = None, cache_dir: Path | Non
 
 
 def _refuse_hub_options(model_id: str, revision: str | None, cache_dir: Path | None) -> None:
-    for option, value in (("--revision", revision), ("--cache-dir", cache_dir)):
+    for option, value in (("revision", revision), ("cache_dir", cache_dir)):
         if value is not None:
-            raise UsageError(f"{option} is for hub ids, and {model_id} is on this machine; leave {option} out.")
+            raise UsageError(f"`{option}` is for hub ids, and {model_id} is on this machine; leave it out.", option)
 
 
 def _folder_name(folder: Path) -> str:
@@ -63,9 +63,11 @@ def _snapshot(model_id: str, revision: str | None, cache_dir: Path | None) -> Pa
     from huggingface_hub import snapshot_download  # reads HF_HUB_OFFLINE, HF_HOME and HF_HUB_CACHE when imported
 
     if revision is not None and not _REVISION.fullmatch(revision):
-        raise UsageError(f"--revision {revision!r} can be no branch, tag or commit.")
+        raise UsageError(f"`revision` {revision!r} can be no branch, tag or commit.", "revision")
     if cache_dir is not None and not cache_dir.is_dir():
-        raise UsageError(f"--cache-dir {cache_dir} is no folder; name the one that holds models--* folders.")
+        raise UsageError(
+            f"`cache_dir` {cache_dir} is no folder; name the one that holds models--* folders.", "cache_dir"
+        )
     try:
         return Path(
             snapshot_download(

@@ -44,7 +44,7 @@ def split_head(vocab: dict[str, int], vocab_size: int, hot: int | None, multiple
     if hot is None:
         hot = max(1, min(vocab_size // 3, MAX_DEFAULT_HOT))
     if not 0 < hot <= vocab_size:
-        raise UsageError(f"--hot-vocab {hot}: it must be between 1 and the vocabulary size, {vocab_size}.")
+        raise UsageError(f"`hot_vocab` {hot}: it must be between 1 and the vocabulary size, {vocab_size}.", "hot_vocab")
     hot = -(-hot // multiple) * multiple
     ranges = [(0, hot)]
     run = single_character_run(vocab, hot)

@@ -144,7 +144,7 @@ class WeightsWriter:
         if stored.faint:
             self.warnings.append(
                 f"{spec.name}: {stored.faint} of {stored.blocks} blocks have weights below {FAINT:.0e} only, which "
-                "half-precision scales keep coarsely; --kernels ort keeps them better"
+                "half-precision scales keep coarsely; `kernels` ort keeps them better"
             )
         return stored.tensor
 

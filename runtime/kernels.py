@@ -15,7 +15,7 @@ import onnxruntime as ort
 from ..errors import KernelSetupError
 from ..models.manifest import EXPERTS_OPERATOR, KernelFacts
 
-_INSTEAD = "or export the model again with --kernels ort"
+_INSTEAD = "or export the model again with selfspec-export --kernels ort"
 
 
 @dataclass(frozen=True, slots=True)

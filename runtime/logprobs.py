@@ -33,7 +33,7 @@ def check_logprobs(count: int | None) -> None:
     if count is None:
         return
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_LOGPROBS:
-        raise UsageError(f"--logprobs {count!r}: it must be a whole number between 0 and {MAX_LOGPROBS}.")
+        raise UsageError(f"`logprobs` {count!r}: it must be a whole number between 0 and {MAX_LOGPROBS}.", "logprobs")
 
 
 def token_logprobs(logits: Floats, token: int, count: int) -> TokenLogprobs:

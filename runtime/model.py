@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from ..errors import RuntimeSetupError, UsageError
+from ..errors import RuntimeSetupError, UsageError, unknown_name
 from .artifact import Artifact, open_artifact
 from .chat_template import Message
 from .conversation import Conversation
@@ -106,6 +106,7 @@ class Model:
             ContextLengthError: the prompt is longer than the context.
             RuntimeSetupError: ``exact`` is asked for where nothing makes kernels row-invariant.
         """
+        _refuse_unknown(options, {"prompt", "messages", *GenerationOptions.__optional_keys__})
         return self.stream_ids(self._encode(prompt, messages), **options)
 
     def generate(
@@ -138,9 +139,11 @@ class Model:
     ) -> TokenStream:
         """:meth:`stream` from token ids as they are."""
         if not isinstance(max_new_tokens, Integral) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
-            raise UsageError(f"--max-new-tokens {max_new_tokens}: it must be a whole number, 0 or more.")
+            raise UsageError(
+                f"`max_new_tokens` {max_new_tokens!r}: it must be a whole number, 0 or more.", "max_new_tokens"
+            )
         if not isinstance(draft, str) and not hasattr(draft, "propose"):
-            raise UsageError(f"draft is {draft!r}, where a name or an object that proposes tokens was expected.")
+            raise UsageError(f"`draft` {draft!r}: it must be a name or an object that proposes tokens.", "draft")
         prompt = self._checked_ids(ids)
         chosen = self._checked_sampling(sampling)
         check_logprobs(logprobs)
@@ -176,10 +179,11 @@ class Model:
             )
 
     def _checked_sampling(self, options: SamplingOptions) -> Sampling:
+        _refuse_unknown(options, GenerationOptions.__optional_keys__)
         sampling = Sampling(**options)
         if sampling.without_effect and not self._warned_greedy:
             self._warned_greedy = True
-            names = ", ".join(sampling.without_effect)
+            names = ", ".join(f"`{name}`" for name in sampling.without_effect)
             self._notify(f"warning: temperature 0 is greedy, so {names} will have no effect; set a temperature.")
         return sampling
 
@@ -212,7 +216,7 @@ class Model:
         if self.sessions.kernels is not None and found.exact_passes != AS_THEY_COME:
             self._notify(
                 f"warning: {self.sessions.kernels_name} kernels do not treat rows alike here, as they should; only "
-                "--exact gives plain decoding's text. Please report it with this machine's processor."
+                "`exact` gives plain decoding's text. Please report it with this machine's processor."
             )
         try:
             store_profile(self.artifact, self.sessions.threads, found)
@@ -233,7 +237,7 @@ class Model:
         if passes is None:
             raise RuntimeSetupError(
                 "exact cannot be promised here: on this machine no padding of passes gives a row the same bits "
-                "whatever stands beside it. Run without exact, or export with another --precision."
+                "whatever stands beside it. Run without `exact`, or export in another precision."
             )
         return passes
 
@@ -242,14 +246,20 @@ class Model:
 
     def _encode(self, prompt: str | None, messages: Sequence[Message] | None) -> list[int]:
         if (prompt is None) == (messages is None):
-            raise UsageError("give either a prompt or messages, and not both.")
+            raise UsageError("give either `prompt` or `messages`, and not both.")
         if messages is not None:
             if not messages:
-                raise UsageError("messages is empty; give at least one message.")
+                raise UsageError("`messages` is empty; give at least one message.", "messages")
             return self.codec.encode_chat(messages)
         if not prompt:
-            raise UsageError("the prompt is empty; give at least one character of text.")
+            raise UsageError("`prompt` is empty; give at least one character of text.", "prompt")
         return self.codec.encode(prompt)
+
+
+def _refuse_unknown(options: Iterable[str], known: Collection[str]) -> None:
+    for name in options:
+        if name not in known:
+            raise UsageError(unknown_name("option", name, known), name)
 
 
 def load(path: str | Path, *, threads: int | None = None, notify: Callable[[str], None] = notify_stderr) -> Model:

@@ -61,7 +61,7 @@ class Sampling:
 
     def _demand(self, name: str, condition: bool, what: str) -> None:
         if not condition:
-            raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)!r}: it must be {what}.")
+            raise UsageError(f"`{name}` {getattr(self, name)!r}: it must be {what}.", name)
 
     @property
     def greedy(self) -> bool:
@@ -70,7 +70,7 @@ class Sampling:
     @property
     def without_effect(self) -> tuple[str, ...]:
         """Options that were set although greedy decoding does not look at them."""
-        narrowing = {"--top-k": self.top_k > 0, "--top-p": self.top_p < 1, "--min-p": self.min_p > 0}
+        narrowing = {"top_k": self.top_k > 0, "top_p": self.top_p < 1, "min_p": self.min_p > 0}
         return tuple(name for name, chosen in narrowing.items() if chosen and self.greedy)
 
 

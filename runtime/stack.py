@@ -220,7 +220,7 @@ class Stack:
                 cuts = ", ".join(str(u.stop // 2) for u in self._manifest.units[:-1])
                 raise UsageError(
                     f"sublayer {min(wanted - covered)} cannot run alone: this artifact is cut after layers {cuts}. "
-                    "Export with other --exit-layers, or with --blocks sublayer."
+                    "Export with other exit layers, or with selfspec-export --blocks sublayer."
                 )
             self._routes[plan] = route
         return self._routes[plan]

@@ -23,10 +23,10 @@ class StopStrings:
     def __init__(self, strings: Sequence[str] = ()) -> None:
         """Raises: UsageError where one is empty or no text."""
         if isinstance(strings, str):
-            raise UsageError(f"stop {strings!r}: it must be a list of texts, such as [{strings!r}].")
+            raise UsageError(f"`stop` {strings!r}: it must be a list of texts, such as [{strings!r}].", "stop")
         for string in strings:
             if not isinstance(string, str) or not string:
-                raise UsageError(f"--stop {string!r}: it must be a text of at least one character.")
+                raise UsageError(f"`stop` {string!r}: it must be a text of at least one character.", "stop")
         self._strings = tuple(dict.fromkeys(strings))
 
     def __bool__(self) -> bool:

@@ -64,7 +64,7 @@ class TextCodec:
             UsageError: the model has no template, or the template refuses these messages.
         """
         if self._template is None:
-            raise UsageError("this model has no chat template; pass raw text instead (prompt=..., or --raw).")
+            raise UsageError("this model has no chat template; give `prompt`, raw text, and no `messages`.", "messages")
         return self.encode(self._template.render(messages))
 
     @staticmethod

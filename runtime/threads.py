@@ -37,7 +37,9 @@ def use_threads(requested: int | None) -> int:
     global _size
     most = os.cpu_count() or 1
     if requested is not None and (requested < 1 or (_size is None and requested > most)):
-        raise UsageError(f"--threads {requested}: it must be at least 1 and at most {most}, the CPUs of this machine.")
+        raise UsageError(
+            f"`threads` {requested}: it must be at least 1 and at most {most}, the CPUs of this machine.", "threads"
+        )
     with _lock:
         if _size is None:
             size = requested or physical_cores()

@@ -30,9 +30,17 @@ class SelfSpecError(Exception):
 
 
 class UsageError(SelfSpecError):
-    """An option or argument that can never work, whatever the files contain."""
+    """An option or argument that can never work, whatever the files contain.
+
+    Messages write a parameter in backquotes under its Python name, as in "`top_p` 2: it must be at most 1"; the command
+    line puts its flag there instead. ``parameter`` is the name of the one that the error is about.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 class CheckpointError(SelfSpecError):

@@ -85,13 +85,13 @@ def test_sublayers_are_cut_everywhere() -> None:
 @pytest.mark.parametrize("layer", [0, -1, 5, 99])
 def test_an_impossible_exit_is_refused_with_the_bounds(layer: int) -> None:
     """An empty block, or one beyond the model."""
-    with pytest.raises(UsageError, match=rf"--exit-layers {layer}: .*between 1 and 4"):
+    with pytest.raises(UsageError, match=rf"`exit_layers` {layer}: .*between 1 and 4"):
         cut(5, (2, layer), "exits")
 
 
 def test_sublayer_blocks_and_exit_layers_exclude_each_other() -> None:
     """An option that is silently ignored."""
-    with pytest.raises(UsageError, match=r"--blocks sublayer .*--exit-layers"):
+    with pytest.raises(UsageError, match=r"`partition` sublayer .*`exit_layers`"):
         cut(5, (2,), "sublayer")
 
 
@@ -103,33 +103,35 @@ def test_sublayer_blocks_and_exit_layers_exclude_each_other() -> None:
     [
         ({"precision": "int3"}, "unknown precision 'int3': known are fp32, int4, int8"),
         ({"precision": "fp16"}, "unknown precision"),
-        ({"block_size": 48}, "--quant-block-size 48"),
+        ({"block_size": 48}, "`block_size` 48"),
         ({"partition": "layers"}, "unknown partition 'layers'"),
         ({"kernels": "cuda"}, "unknown kernels 'cuda': known are auto, native, ort"),
-        ({"kernels": "native", "precision": "fp32"}, "--kernels native .*--precision fp32"),
-        ({"kernels": "native", "block_size": 64}, "--kernels native has blocks of 32; leave --quant-block-size 64 out"),
+        ({"kernels": "native", "precision": "fp32"}, "`kernels` native .*`precision` fp32"),
+        ({"kernels": "native", "block_size": 64}, "`kernels` native has blocks of 32; leave `block_size` 64 out"),
     ],
 )
 def test_options_that_cannot_work_are_refused_at_once(options: dict[str, Any], named: str) -> None:
     """Found after the download."""
-    with pytest.raises(UsageError, match=named):
+    with pytest.raises(UsageError, match=named) as caught:
         ExportOptions(**options)
+    assert caught.value.parameter in options
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"exit_layers": (7,)}, "--exit-layers 7"),
-        ({"hot_vocab": 1000}, "--hot-vocab 1000"),
-        ({"block_size": 64}, r"--quant-block-size 64 does not divide the 32 columns of .*use 32"),
+        ({"exit_layers": (7,)}, "`exit_layers` 7"),
+        ({"hot_vocab": 1000}, "`hot_vocab` 1000"),
+        ({"block_size": 64}, r"`block_size` 64 does not divide the 32 columns of .*use 32"),
     ],
 )
 def test_options_that_do_not_fit_the_model_leave_nothing(
     tools: Tools, source: Path, tmp_path: Path, options: dict[str, Any], named: str
 ) -> None:
     """A half-written folder, or a traceback from a reshape."""
-    with pytest.raises(UsageError, match=named):
+    with pytest.raises(UsageError, match=named) as caught:
         tools.export(source, tmp_path / "out", **options)
+    assert [caught.value.parameter] == list(options)
     assert listing(tmp_path) == listing_of_source(tmp_path)
 
 
@@ -212,7 +214,7 @@ def test_folders_made_for_a_failed_export_are_removed_too(
 def test_an_output_that_exists_is_refused(tools: Tools, source: Path, tmp_path: Path) -> None:
     """Overwriting somebody's work, or mixing two exports in one folder."""
     (tmp_path / "out").mkdir()
-    with pytest.raises(ArtifactError, match=r"out exists already; .*--force"):
+    with pytest.raises(ArtifactError, match=r"out exists already; .*`force`"):
         tools.export(source, tmp_path / "out")
     assert listing(tmp_path / "out") == []
 
@@ -234,7 +236,7 @@ def test_force_does_not_replace_what_is_no_artifact(tools: Tools, source: Path, 
     (tmp_path / "precious" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("x")
     for name in ("precious", "file"):
-        with pytest.raises(ArtifactError, match="is no artifact, so --force does not replace it"):
+        with pytest.raises(ArtifactError, match="is no artifact, so `force` does not replace it"):
             tools.export(source, tmp_path / name, force=True)
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "years of work"
 

@@ -178,7 +178,7 @@ def test_a_width_is_padded_to_whole_blocks_and_the_padding_is_stored(
 
 def test_a_hidden_size_of_no_whole_blocks_is_refused(tools: Tools, tmp_path: Path) -> None:
     source = tools.write(tmp_path / "checkpoint", tools.spec(family="olmoe", layers=2))
-    with pytest.raises(UsageError, match="--quant-block-size 128 does not divide the 64 columns"):
+    with pytest.raises(UsageError, match="`block_size` 128 does not divide the 64 columns"):
         tools.export(source, tmp_path / "artifact", precision="int4", block_size=128)
 
 

@@ -135,7 +135,7 @@ def test_what_is_not_in_the_cache_is_one_sentence(cache: Path, model_id: str, re
 @pytest.mark.parametrize("revision", ["../../x", "/etc/passwd", "", "a b", "refs/../x", "-x", "a\n"])
 def test_a_revision_that_can_be_none_is_refused(cache: Path, revision: str) -> None:
     """The library joins it to the cache's path and reads what is there."""
-    assert "--revision" in refused("org/toy-1.5", revision, cache, kind=UsageError)
+    assert "`revision`" in refused("org/toy-1.5", revision, cache, kind=UsageError)
 
 
 @pytest.mark.parametrize("option", [["--revision", "main"], ["--cache-dir", "/tmp"]])
@@ -152,7 +152,7 @@ def test_options_of_the_hub_are_refused_where_nothing_is_fetched(
 
 def test_a_cache_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     """huggingface_hub would make it and download into it."""
-    assert "--cache-dir" in refused("org/toy", None, tmp_path / "nowhere", kind=UsageError)
+    assert "`cache_dir`" in refused("org/toy", None, tmp_path / "nowhere", kind=UsageError)
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -40,7 +40,7 @@ FITTING = [linear_spec((16, 64)), TensorSpec("norm", ("norm",), ((48,),), Role.V
 def test_a_matrix_that_fits_no_tiles_is_refused_by_name(shape: tuple[int, int], named: str) -> None:
     """And 'auto' does without native kernels, saying so, without the advice that belongs to the refusal."""
     specs = [*FITTING, linear_spec((16, shape[1]), shape, name="odd")]
-    with pytest.raises(UsageError, match=named + r", and native kernels need .*\[8, 32\]; export with --kernels ort\."):
+    with pytest.raises(UsageError, match=named + r", and native kernels need .*\[8, 32\]; export with `kernels` ort\."):
         choose_kernels("native", INT4, None, specs)
     chosen = choose_kernels("auto", INT4, None if shape[1] % 32 == 0 else 16, specs)
     assert isinstance(chosen.layout, BlockLayout)

@@ -107,7 +107,7 @@ def test_scales_beyond_half_precision_are_refused_by_name(tmp_path: Path, value:
     """They would be stored as infinity, and every logit be none."""
     rows = np.zeros((8, 32), dtype=np.float32)
     rows[3, 5] = value
-    with WeightsFile(tmp_path / "weights.bin") as file, pytest.raises(CheckpointError, match=r"^m .*--kernels ort"):
+    with WeightsFile(tmp_path / "weights.bin") as file, pytest.raises(CheckpointError, match=r"^m .*`kernels` ort"):
         TileLayout().store(file, linear_spec((8, 32)), 4, ["F32"], [rows])
 
 
@@ -115,7 +115,7 @@ def test_scales_beyond_half_precision_are_refused_by_name(tmp_path: Path, value:
 def test_blocks_whose_scales_are_no_half_precision_numbers_are_refused_by_name(tmp_path: Path, scale: float) -> None:
     """Rounded to zero, a block would vanish without a word."""
     blocks = Blocks(4, 32, np.full((8, 32), 3, dtype=np.uint8), np.full((8, 1), scale, dtype=np.float32))
-    with WeightsFile(tmp_path / "weights.bin") as file, pytest.raises(CheckpointError, match=r"^m .*--kernels ort"):
+    with WeightsFile(tmp_path / "weights.bin") as file, pytest.raises(CheckpointError, match=r"^m .*`kernels` ort"):
         TileLayout().store(file, linear_spec((8, 32)), 4, ["Q4_0"], [blocks])
 
 

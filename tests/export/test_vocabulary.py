@@ -85,7 +85,7 @@ def test_ranges_are_widened_to_multiples() -> None:
 @pytest.mark.parametrize("hot", [0, -1, 1001])
 def test_an_impossible_size_is_refused_with_the_bounds(hot: int) -> None:
     """An empty hot head, or rows beyond the matrix."""
-    with pytest.raises(UsageError, match=rf"--hot-vocab {hot}: .*between 1 and the vocabulary size, 1000"):
+    with pytest.raises(UsageError, match=rf"`hot_vocab` {hot}: .*between 1 and the vocabulary size, 1000"):
         split_head(vocabulary(), 1000, hot)
 
 

@@ -144,7 +144,7 @@ def test_the_pools_size_is_set_once(fp32: Toy) -> None:
     assert load(fp32.folder).sessions.threads == 1
     with pytest.raises(RuntimeSetupError, match=r"already runs with 1 threads.* to 2"):
         load(fp32.folder, threads=2)
-    with pytest.raises(UsageError, match="--threads 0"):
+    with pytest.raises(UsageError, match="`threads` 0"):
         load(fp32.folder, threads=0)
 
 

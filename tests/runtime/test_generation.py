@@ -159,7 +159,7 @@ def test_options_without_effect_are_said_once(fp32: Toy) -> None:
         greedy = model.generate(PROMPT, draft="none", max_new_tokens=4, top_k=3, min_p=0.2)
     assert greedy.token_ids == fp32.model.generate(PROMPT, draft="none", max_new_tokens=4).token_ids
     assert [n for n in notices if "greedy" in n] == [
-        "warning: temperature 0 is greedy, so --top-k, --min-p will have no effect; set a temperature."
+        "warning: temperature 0 is greedy, so `top_k`, `min_p` will have no effect; set a temperature."
     ]
 
 
@@ -195,10 +195,10 @@ def test_a_special_token_ends_the_answer_although_it_never_shows(model: Model, p
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"draft": None}, "draft is None"), ({"draft": object()}, "an object that proposes"),
+        ({"draft": None}, "`draft` None"), ({"draft": object()}, "an object that proposes"),
         ({"num_draft_tokens": "3"}, "--num-draft-tokens '3'"), ({"num_draft_tokens": 2.5}, "--num-draft-tokens 2.5"),
-        ({"exit_layer": 2.0, "draft": "early-exit"}, "--exit-layer 2.0"), ({"temperature": 10**400}, "--temperature"),
-        ({"max_new_tokens": True}, "--max-new-tokens True"), ({"repetition_penalty": 1e-300}, "between 0.01 and 100"),
+        ({"exit_layer": 2.0, "draft": "early-exit"}, "--exit-layer 2.0"), ({"temperature": 10**400}, "`temperature`"),
+        ({"max_new_tokens": True}, "`max_new_tokens` True"), ({"repetition_penalty": 1e-300}, "between 0.01 and 100"),
     ],
 )  # fmt: skip
 def test_arguments_of_the_wrong_kind_are_one_sentence(model: Model, options: dict[str, Any], named: str) -> None:

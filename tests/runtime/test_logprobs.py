@@ -38,7 +38,7 @@ def test_large_logits_do_not_overflow_and_types_are_pythons() -> None:
 
 @pytest.mark.parametrize("count", [-1, 21, True, 2.0, "3"])
 def test_a_count_that_cannot_be_told_is_refused(count: Any) -> None:
-    with pytest.raises(UsageError, match=r"--logprobs .*between 0 and 20"):
+    with pytest.raises(UsageError, match=r"`logprobs` .*between 0 and 20"):
         check_logprobs(count)
 
 

@@ -33,10 +33,10 @@ def model(fp32: Toy) -> Model:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"prompt": ""}, "prompt is empty"),
-        ({"prompt": None}, "either a prompt or messages"),
+        ({"prompt": ""}, "`prompt` is empty"),
+        ({"prompt": None}, "either `prompt` or `messages`"),
         ({"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "not both"),
-        ({"prompt": None, "messages": []}, "messages is empty"),
+        ({"prompt": None, "messages": []}, "`messages` is empty"),
         ({"prompt": None, "messages": [{"role": "user", "content": "a"}]}, "no chat template"),
         ({"draft": "early_exit"}, "unknown drafter 'early_exit'.*Did you mean 'early-exit'"),
         ({"draft": "medusa"}, "known are auto, early-exit, fewer-experts, none"),
@@ -52,12 +52,12 @@ def model(fp32: Toy) -> Model:
         ({"draft": "prompt-lookup", "num_draft_tokens": 0}, "--num-draft-tokens 0: .*--draft none"),
         ({"draft": "early-exit", "num_draft_tokens": 16}, "--num-draft-tokens 16"),
         ({"draft": "auto", "num_draft_tokens": 16}, "--num-draft-tokens 16"),
-        ({"max_new_tokens": -1}, "--max-new-tokens -1"),
-        ({"temperature": math.nan}, "--temperature nan"),
-        ({"temperature": -1.0}, "--temperature -1"),
-        ({"top_p": 0.0}, "--top-p 0"),
-        ({"top_p": 1.5}, "--top-p 1.5"),
-        ({"seed": -3}, "--seed -3"),
+        ({"max_new_tokens": -1}, "`max_new_tokens` -1"),
+        ({"temperature": math.nan}, "`temperature` nan"),
+        ({"temperature": -1.0}, "`temperature` -1"),
+        ({"top_p": 0.0}, "`top_p` 0"),
+        ({"top_p": 1.5}, "`top_p` 1.5"),
+        ({"seed": -3}, "`seed` -3"),
     ],
 )
 def test_an_argument_that_cannot_work_is_refused_before_anything_runs(
@@ -72,8 +72,12 @@ def test_an_argument_that_cannot_work_is_refused_before_anything_runs(
 
 def test_unknown_keywords_are_errors(model: Model) -> None:
     """A misspelt option that is silently dropped: the text is greedy although temperatur was 0.8."""
-    with pytest.raises(TypeError, match="temperatur"):
-        model.stream(PROMPT, temperatur=0.8)  # type: ignore[call-arg]
+    for call in (model.stream, model.generate, lambda prompt, **options: model.stream_ids([5], **options)):
+        with pytest.raises(UsageError, match=r"unknown option 'temperatur': known are .*, top_p\. Did you") as caught:
+            call(PROMPT, temperatur=0.8)  # type: ignore[call-arg]
+        assert caught.value.parameter == "temperatur"
+    with pytest.raises(UsageError, match=r"unknown option 'message': .* Did you mean 'messages'"):
+        model.stream(message=[{"role": "user", "content": "a"}])  # type: ignore[call-arg]
 
 
 def test_a_prompt_longer_than_the_context_names_both_numbers(model: Model, fp32: Toy) -> None:

@@ -168,32 +168,33 @@ def test_uniforms_are_uniform_and_independent() -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"temperature": math.nan}, "--temperature nan"),
-        ({"temperature": math.inf}, "--temperature inf"),
-        ({"temperature": -0.1}, "--temperature -0.1"),
-        ({"top_p": 0.0}, "--top-p 0.0"),
-        ({"top_p": 1.1}, "--top-p 1.1"),
-        ({"top_p": math.nan}, "--top-p nan"),
-        ({"seed": -1}, "--seed -1"),
-        ({"seed": 2**64}, f"--seed {2**64}"),
-        ({"seed": 1.5}, "--seed 1.5: it must be a whole number"),
-        ({"top_k": -1}, "--top-k -1"),
-        ({"top_k": 2.0}, "--top-k 2.0: it must be a whole number"),
-        ({"top_k": True}, "--top-k True"),
-        ({"min_p": -0.1}, "--min-p -0.1"),
-        ({"min_p": 1.01}, "--min-p 1.01"),
-        ({"min_p": math.nan}, "--min-p nan"),
-        ({"repetition_penalty": 0.0}, "--repetition-penalty 0.0"),
-        ({"repetition_penalty": math.inf}, "--repetition-penalty inf"),
-        ({"presence_penalty": 2.1}, "--presence-penalty 2.1"),
-        ({"presence_penalty": math.nan}, "--presence-penalty nan"),
-        ({"presence_penalty": "x"}, "--presence-penalty 'x': it must be a number"),
+        ({"temperature": math.nan}, "`temperature` nan"),
+        ({"temperature": math.inf}, "`temperature` inf"),
+        ({"temperature": -0.1}, "`temperature` -0.1"),
+        ({"top_p": 0.0}, "`top_p` 0.0"),
+        ({"top_p": 1.1}, "`top_p` 1.1"),
+        ({"top_p": math.nan}, "`top_p` nan"),
+        ({"seed": -1}, "`seed` -1"),
+        ({"seed": 2**64}, f"`seed` {2**64}"),
+        ({"seed": 1.5}, "`seed` 1.5: it must be a whole number"),
+        ({"top_k": -1}, "`top_k` -1"),
+        ({"top_k": 2.0}, "`top_k` 2.0: it must be a whole number"),
+        ({"top_k": True}, "`top_k` True"),
+        ({"min_p": -0.1}, "`min_p` -0.1"),
+        ({"min_p": 1.01}, "`min_p` 1.01"),
+        ({"min_p": math.nan}, "`min_p` nan"),
+        ({"repetition_penalty": 0.0}, "`repetition_penalty` 0.0"),
+        ({"repetition_penalty": math.inf}, "`repetition_penalty` inf"),
+        ({"presence_penalty": 2.1}, "`presence_penalty` 2.1"),
+        ({"presence_penalty": math.nan}, "`presence_penalty` nan"),
+        ({"presence_penalty": "x"}, "`presence_penalty` 'x': it must be a number"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(arguments: dict[str, Any], named: str) -> None:
     """A nan temperature would sample from nan."""
-    with pytest.raises(UsageError, match=named):
+    with pytest.raises(UsageError, match=named) as caught:
         Sampling(**arguments)
+    assert [caught.value.parameter] == list(arguments)
 
 
 def sets(*pairs: tuple[Sampling, set[int]]) -> None:
@@ -254,5 +255,5 @@ def test_the_largest_come_best_first_and_of_equals_the_lower_id() -> None:
 
 
 def test_options_that_greedy_decoding_does_not_look_at_are_named() -> None:
-    assert Sampling(top_k=3, top_p=0.5, min_p=0.1).without_effect == ("--top-k", "--top-p", "--min-p")
+    assert Sampling(top_k=3, top_p=0.5, min_p=0.1).without_effect == ("top_k", "top_p", "min_p")
     assert Sampling(0.5, 0.5, top_k=3).without_effect == Sampling(repetition_penalty=2.0).without_effect == ()

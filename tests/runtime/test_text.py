@@ -143,7 +143,7 @@ def test_a_chat_goes_through_the_template_to_where_the_answer_begins(with_bos: T
 def test_a_model_without_template_says_so(codec: TextCodec) -> None:
     """A chat glued together some other way is not what the model was trained on."""
     assert not codec.has_chat_template
-    with pytest.raises(UsageError, match=r"no chat template.*--raw"):
+    with pytest.raises(UsageError, match=r"no chat template.*`prompt`"):
         codec.encode_chat([{"role": "user", "content": "hi"}])
 
 

@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 
 from .. import __version__
 from ..check.comparison import prompt_ids
+from ..cli.options import load_model
 from ..errors import UsageError
 from ..models.manifest import WEIGHTS_NAME
 from ..runtime.exit_policy import best_exit
-from ..runtime.model import Model, load, notify_stderr
+from ..runtime.model import Model, notify_stderr
 from ..runtime.profile import Profile
 from .calm import Calm, used
 from .machine import machine
@@ -65,7 +66,7 @@ def main(args: argparse.Namespace) -> None:
     settings = settings_of(args)
     if args.plot is not None:
         check_plot(args.plot)
-    report = bench(load(args.artifact, threads=args.threads), settings)
+    report = bench(load_model(args), settings)
     print(WRITERS[args.output](report), end="", flush=True)
     if args.plot is not None:
         write_plot(report, args.plot)

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TextIO
 from ..errors import ContextLengthError, SelfSpecError, UsageError, unknown_name
 from ..runtime.chat_template import Message
 from ..runtime.generation import Generation, TokenStream
-from ..runtime.model import GenerationOptions, Model, load
-from .options import context_sentence, options_of, statistics_line
+from ..runtime.model import GenerationOptions, Model
+from .options import context_sentence, load_model, options_of, statistics_line
 
 _COMMANDS = ("/exit", "/reset", "/stats")
 _LEAVE = "/exit or Ctrl-D leaves"
@@ -180,7 +180,7 @@ def main(args: argparse.Namespace) -> None:
     """
     if args.raw and args.system is not None:
         raise UsageError("--system has no effect with --raw, which has no messages.")
-    model = load(args.artifact, threads=args.threads)
+    model = load_model(args)
     if not args.raw and not model.codec.has_chat_template:
         raise UsageError(
             "this model has no chat template, so it was hardly trained to chat; with --raw it continues plain text."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -21,9 +22,18 @@ class Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {message}. See {self.prog} --help.", file=sys.stderr)
         raise SystemExit(UsageError.exit_code)
 
+    def spelled(self, text: str) -> str:
+        """``text`` with the flag in place of every parameter that stands in backquotes and has one: --top-p."""
+        flags = {action.dest: max(action.option_strings, key=len) for action in self._actions if action.option_strings}
+        return re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), text)
 
-def run_command(command: Callable[[], None], prog: str) -> int:
-    """Run ``command``; library errors, and what the system refuses, become one sentence and their exit code."""
+
+def run_command(command: Callable[[], None], prog: str, parser: Parser | None = None) -> int:
+    """Run ``command``; library errors, and what the system refuses, become one sentence and their exit code.
+
+    Args:
+        parser: knows the flags of the parameters that errors name.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # text that the terminal's encoding lacks is no reason to stop
@@ -31,7 +41,7 @@ def run_command(command: Callable[[], None], prog: str) -> int:
         command()
         sys.stdout.flush()
     except SelfSpecError as error:
-        print(f"{prog}: {error}", file=sys.stderr)
+        print(f"{prog}: {parser.spelled(str(error)) if parser else error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"\n{prog}: interrupted", file=sys.stderr)

@@ -25,8 +25,9 @@ EXPORT_MODULES = ("onnx_ir", "gguf", "safetensors", "ml_dtypes", "huggingface_hu
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    args = build_parser().parse_args(argv)
-    return run_command(lambda: _export(args), "selfspec-export")
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    return run_command(lambda: _export(args, parser), parser.prog, parser)
 
 
 def build_parser() -> Parser:
@@ -40,7 +41,9 @@ def build_parser() -> Parser:
     )  # fmt: skip
     parser.add_argument("output", metavar="OUTPUT", nargs="?", help="folder to make (default: ./NAME-PRECISION)")
     parser.add_argument("--precision", default="int4", help="fp32, int8 or int4 (default: int4)")
-    parser.add_argument("--quant-block-size", type=int, metavar="N", help="weights per scale (default: 32)")
+    parser.add_argument(
+        "--quant-block-size", type=int, dest="block_size", metavar="N", help="weights per scale (default: 32)"
+    )
     parser.add_argument(
         "--kernels", default="auto",
         help="native (selfspec-kernels, int8 and int4), ort (ONNX Runtime's), or auto: native where they run (default)",
@@ -49,7 +52,10 @@ def build_parser() -> Parser:
         "--exit-layers", type=_layers, metavar="K,K,...",
         help="where drafts may leave and blocks are cut (default: 1/2, 2/3, 3/4 and 5/6 of the layers)",
     )  # fmt: skip
-    parser.add_argument("--blocks", default="exits", help="cut at the exits, or at every sublayer: exits, sublayer")
+    parser.add_argument(
+        "--blocks", default="exits", dest="partition", metavar="BLOCKS",
+        help="cut at the exits, or at every sublayer: exits, sublayer",
+    )  # fmt: skip
     parser.add_argument(
         "--hot-vocab", type=int, metavar="N",
         help="token ids that a draft's short head scores (default: a third of the vocabulary, at most 16384)",
@@ -73,7 +79,7 @@ def _layers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of layer numbers such as 15,20") from None
 
 
-def _export(args: argparse.Namespace) -> None:
+def _export(args: argparse.Namespace, parser: Parser) -> None:
     require_modules(EXPORT_MODULES, "selfspec[export]", "exporting")
     if args.verify:
         from ..check import parity
@@ -84,17 +90,17 @@ def _export(args: argparse.Namespace) -> None:
 
     options = ExportOptions(
         precision=args.precision,
-        block_size=args.quant_block_size,
+        block_size=args.block_size,
         kernels=args.kernels,
         exit_layers=args.exit_layers,
-        partition=args.blocks,
+        partition=args.partition,
         hot_vocab=args.hot_vocab,
         force=args.force,
     )
     checkpoint, name = open_model(args.model_id, args.revision, args.cache_dir)
     output = Path(args.output or f"{name}-{options.precision}")
     report = export_with_bar(checkpoint, name, output, options)
-    print_report(report)
+    print_report(report, parser)
     if args.verify:
         parity.verify_export(checkpoint, report.output)
 
@@ -122,7 +128,7 @@ def export_with_bar(checkpoint: Checkpoint, name: str, output: Path, options: Ex
         return export_model(checkpoint, name, output, options, progress)
 
 
-def print_report(report: ExportReport) -> None:
+def print_report(report: ExportReport, parser: Parser) -> None:
     """What was made, on stderr."""
     from ..export.artifact import LOW_COVERAGE
 
@@ -149,7 +155,7 @@ def print_report(report: ExportReport) -> None:
         lines.append(f"warning: that is below {LOW_COVERAGE:.0%}, so drafts will often miss; try a larger --hot-vocab")
     lines.append(str(report.kernels))
     for line in lines:
-        print(line, file=sys.stderr)
+        print(parser.spelled(line), file=sys.stderr)
 
 
 def _counts(kinds: Counter[str]) -> str:

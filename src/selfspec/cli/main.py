@@ -15,16 +15,24 @@ from ..errors import ArtifactError, UsageError, one_line
 from ..runtime.artifact import compare_files
 from ..runtime.drafting import DRAFTERS
 from ..runtime.generation import TokenStream
-from ..runtime.model import Model, load
+from ..runtime.model import Model
 from ..runtime.stats import peak_rss_bytes
 from .command import Parser, run_command
-from .options import add_model, add_options, context_sentence, logprobs_of, options_of, statistics_line
+from .options import (
+    add_model,
+    add_options,
+    context_sentence,
+    load_model,
+    logprobs_of,
+    options_of,
+    statistics_line,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``selfspec``."""
     args = build_parser().parse_args(argv)
-    return run_command(lambda: args.command(args), f"selfspec {args.name}")
+    return run_command(lambda: args.command(args), args.parser.prog, args.parser)
 
 
 def build_parser() -> Parser:
@@ -46,6 +54,8 @@ def build_parser() -> Parser:
     sub = commands.add_parser("verify-artifact", help=text, description=text)
     sub.add_argument("artifact", metavar="ARTIFACT", help="folder made by selfspec-export")
     sub.set_defaults(command=_verify_artifact)
+    for sub in commands.choices.values():
+        sub.set_defaults(parser=sub)
     return parser
 
 
@@ -122,7 +132,7 @@ def _generate(args: argparse.Namespace) -> None:
     prompt = _read_stdin() if args.prompt == "-" else args.prompt
     if not prompt:
         raise UsageError("the prompt is empty; give some text with -p, or on stdin with -p -.")
-    model = load(args.artifact, threads=args.threads)
+    model = load_model(args)
     chat = model.codec.has_chat_template and not args.raw
     stream = model.stream(
         None if chat else prompt,
@@ -183,7 +193,7 @@ def _info(args: argparse.Namespace) -> None:
 def _profile(args: argparse.Namespace) -> None:
     from .info import print_profile
 
-    model = load(args.artifact, threads=args.threads)
+    model = load_model(args)
     profile = model.profile(refresh=True)
     if args.json:
         print(json.dumps(profile.to_dict()))

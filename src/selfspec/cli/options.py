@@ -7,7 +7,7 @@ from typing import Any
 
 from ..runtime.drafting import DRAFTERS
 from ..runtime.generation import Generation
-from ..runtime.model import DEFAULT_MAX_NEW_TOKENS, GenerationOptions
+from ..runtime.model import DEFAULT_MAX_NEW_TOKENS, GenerationOptions, Model, load, notify_stderr
 from ..runtime.stats import Stats, peak_rss_bytes
 from ..runtime.text import TextCodec
 
@@ -15,6 +15,11 @@ from ..runtime.text import TextCodec
 def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", metavar="ARTIFACT", help="folder made by selfspec-export")
     parser.add_argument("-t", "--threads", type=int, help="threads of ONNX Runtime (default: the physical cores)")
+
+
+def load_model(args: argparse.Namespace) -> Model:
+    """What :func:`add_model` has read, loaded; its notices name flags."""
+    return load(args.artifact, threads=args.threads, notify=lambda text: notify_stderr(args.parser.spelled(text)))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
