@@ -40,10 +40,10 @@ from selfspec.runtime.controller import AutoDrafter
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, Round
 from selfspec.runtime.exit_policy import best_exit, best_fewer
+from selfspec.runtime.limits import cpus
 from selfspec.runtime.model import Model, load, notify_stderr
 from selfspec.runtime.profile import fewer_experts
 from selfspec.runtime.sampling import Sampling
-from selfspec.runtime.threads import physical_cores
 
 NEW_TOKENS = 48
 _TEXTS = 12
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dense", type=Path, metavar="ARTIFACT", help="of the same active size")
     parser.add_argument("--prompts", type=int, default=4, help="that drafts are tried on; 0: no drafts (default: 4)")
     parser.add_argument("--temperature", type=float, default=0.0, help="of the text that is looked at (default: 0)")
-    parser.add_argument("--threads", type=int, default=physical_cores(), help="default: the physical cores")
+    parser.add_argument("--threads", type=int, default=cpus().threads, help="default: the physical cores")
     parser.add_argument("-o", dest="output", type=Path, help="default: benchmarks/results/experts-NAME-PRECISION.json")
     args = parser.parse_args(argv)
     return run_command(lambda: run(args), "experts.py")

@@ -29,8 +29,8 @@ from selfspec.bench.table import markdown_table
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.runtime.artifact import open_artifact
+from selfspec.runtime.limits import cpus
 from selfspec.runtime.model import notify_stderr
-from selfspec.runtime.threads import physical_cores
 
 _SCRIPT = "memory_arm.py"
 
@@ -45,7 +45,7 @@ def build_parser() -> Parser:
     parser.add_argument("artifact", type=Path, metavar="ARTIFACT")
     parser.add_argument("--second", type=Path, metavar="ARTIFACT", help="drafts, as a second model would")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="exactly so many (default: 256)")
-    parser.add_argument("--threads", type=int, default=physical_cores(), help="default: the physical cores")
+    parser.add_argument("--threads", type=int, default=cpus().threads, help="default: the physical cores")
     parser.add_argument("-o", dest="output", type=Path, default=FOLDER / "memory.json", help="JSON file to write")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture to draw: .png, .svg or .pdf")
     return parser

@@ -32,9 +32,9 @@ from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError, unknown_name
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.cache import cache_folder
+from selfspec.runtime.limits import cpus
 from selfspec.runtime.model import notify_stderr
 from selfspec.runtime.text import TextCodec
-from selfspec.runtime.threads import physical_cores
 
 PRECISIONS = ("fp32", "int8", "int4")
 
@@ -76,7 +76,7 @@ def _run(args: argparse.Namespace) -> None:
     peers = chosen_peers(args.peers, precisions)
     prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
     prompts = spread(prompts, args.max_prompts or _PROMPTS)
-    threads = args.threads or physical_cores()
+    threads = args.threads or cpus().threads
     cache = cache_folder().resolve()
     folder = cache / "peers"
     facts = machine_facts(threads)

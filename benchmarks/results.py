@@ -13,7 +13,7 @@ from typing import Any
 from selfspec import __version__
 from selfspec.bench.machine import machine
 from selfspec.runtime.cache import write_whole
-from selfspec.runtime.threads import physical_cores
+from selfspec.runtime.limits import cpus
 
 _NUMBERS = re.compile(r"\[\n\s+((?:[-+.eE\d]+,?\s+)+)\]")
 
@@ -27,7 +27,7 @@ def machine_facts(threads: int | None = None, seconds: float = 1.0) -> dict[str,
         threads: that were measured with; None: the physical cores.
         seconds: for how long the read bandwidth is measured.
     """
-    found = asdict(machine(threads or physical_cores(), seconds))
+    found = asdict(machine(threads or cpus().threads, seconds))
     return {"date": datetime.now(UTC).date().isoformat(), "selfspec": __version__} | found
 
 

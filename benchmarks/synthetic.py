@@ -27,8 +27,8 @@ from synthetic_steps import NEW_TOKENS, PROMPT_TOKENS
 from selfspec.bench.table import markdown_table
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError, unknown_name
+from selfspec.runtime.limits import cpus
 from selfspec.runtime.model import notify_stderr
-from selfspec.runtime.threads import physical_cores
 
 DEFAULT_MODELS = ("llama-3.2-1b", "qwen3-1.7b")
 _SHARDS = 2
@@ -48,7 +48,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="synthetic.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(DEFAULT_MODELS), help=f"of {', '.join(CONFIGS)}")
     parser.add_argument("--precision", default="int4", help="fp32, int8 or int4 (default: int4)")
-    parser.add_argument("--threads", type=int, default=physical_cores(), help="default: the physical cores")
+    parser.add_argument("--threads", type=int, default=cpus().threads, help="default: the physical cores")
     parser.add_argument("-o", dest="output", type=Path, default=FOLDER / "synthetic.json", help="JSON file to write")
     return parser
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..errors import ContextLengthError, RuntimeSetupError
 from ..models.config import ModelConfig
 from ..models.manifest import PAD_ROWS
+from .limits import memory_room
 
 INITIAL_ROWS = 2048
 
@@ -29,7 +30,7 @@ class KVCache:
     def __init__(self, config: ModelConfig) -> None:
         self._config = config
         self.length = 0
-        self.capacity = min(config.context_length, INITIAL_ROWS)
+        self.capacity = self._affordable(1, min(config.context_length, INITIAL_ROWS), 0)
         self.generation = 0
         """Changes whenever the buffers are other memory: whoever bound them must bind them again."""
         self._arrays = self._allocate(self.capacity)
@@ -45,6 +46,26 @@ class KVCache:
                 f"the KV cache of {rows} tokens takes {4 * math.prod(shape) / 1e6:.0f} MB, which this machine does not "
                 "give; use a shorter prompt or a smaller model."
             ) from error
+
+    def _affordable(self, least: int, wanted: int, held: int) -> int:
+        """``wanted`` rows, or as many as there is memory for, beside the ``held`` ones that are copied and then freed.
+
+        Raises:
+            RuntimeSetupError: ``least`` rows are too many already. Nobody is killed for memory that was never there.
+        """
+        room = memory_room()
+        if room is None:
+            return wanted
+        size = 8 * self._config.num_layers * self._config.num_kv_heads * self._config.head_dim
+        rows = room.bytes // size
+        most = rows + held if held <= rows else 0
+        if least > most:
+            raise RuntimeSetupError(
+                f"the KV cache of {least} tokens takes {size * least / 1e6:.0f} MB and there is room for "
+                f"{room.bytes / 1e6:.0f} MB more, because {room.why}; use a shorter prompt or a smaller model, or give "
+                "it more memory."
+            )
+        return min(wanted, most)
 
     def key(self, layer: int) -> ort.OrtValue:
         return self._values[2 * layer]
@@ -62,6 +83,7 @@ class KVCache:
 
         Raises:
             ContextLengthError: more rows than the context holds. Nothing was changed.
+            RuntimeSetupError: there is no memory for them. Nothing was changed.
         """
         limit = self._config.context_length
         if rows > limit:
@@ -71,6 +93,7 @@ class KVCache:
         capacity = self.capacity
         while capacity < rows:
             capacity = min(2 * capacity, limit)
+        capacity = self._affordable(rows, capacity, self.capacity)
         arrays = self._allocate(capacity)
         for before, after in zip(self._arrays, arrays, strict=True):
             after[:, :, : before.shape[2]] = before

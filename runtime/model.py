@@ -24,6 +24,7 @@ from .sessions import Sessions
 from .stack import AS_THEY_COME, Passes
 from .stop_strings import StopStrings
 from .text import TextCodec
+from .threads import quota_warning
 
 DEFAULT_MAX_NEW_TOKENS = 256
 
@@ -266,7 +267,8 @@ def load(path: str | Path, *, threads: int | None = None, notify: Callable[[str]
     """Load an artifact made by ``selfspec-export``.
 
     Args:
-        threads: of the process's one pool; by default the physical cores. Every model of a process shares it.
+        threads: of the process's one pool; by default the physical cores, or
+            what a control group's quota pays for. Every model of a process shares it.
         notify: told, in one sentence each, about measurements and warnings.
 
     Raises:
@@ -277,4 +279,7 @@ def load(path: str | Path, *, threads: int | None = None, notify: Callable[[str]
     artifact = open_artifact(path)
     sessions = Sessions(artifact, threads)
     sessions.load_all()
+    warning = quota_warning(sessions.threads)
+    if warning is not None:
+        notify(warning)
     return Model(artifact, sessions, notify)

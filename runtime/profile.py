@@ -25,6 +25,7 @@ from .cache import cache_folder, read_entry, write_entry
 from .conversation import Conversation
 from .invariance import exact_passes
 from .kernels import kernel_library
+from .limits import cpus
 from .sessions import Sessions
 from .stack import Floats, Ids, Passes, Plan
 
@@ -142,6 +143,9 @@ def interpolate(seconds: Mapping[int, float], rows: int) -> float:
 def machine_key(artifact: Artifact, threads: int) -> dict[str, str]:
     """What a measurement depends on besides the artifact itself."""
     key = {"cpu": cpu_name(), "onnxruntime": ort.__version__, "threads": str(threads)}
+    quota = cpus().quota
+    if quota is not None and quota < threads:  # then threads are stopped, and passes take as long as they are
+        key["cpu_quota"] = f"{quota:g}"
     facts = artifact.manifest.kernels
     if facts is None:
         return key

@@ -54,7 +54,7 @@ class Sessions:
     """Sessions of one artifact."""
 
     def __init__(self, artifact: Artifact, threads: int | None = None, device: str = "cpu") -> None:
-        """Args: threads: size of the process's pool; None takes what is set, else the physical cores.
+        """Args: threads: size of the process's pool; None takes what is set, else as many as are of use here.
 
         Raises:
             UsageError, RuntimeSetupError: from :func:`use_threads`.

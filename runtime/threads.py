@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 
 import onnxruntime as ort
 
 from ..errors import RuntimeSetupError, UsageError
+from .limits import cpus
 
 _lock = threading.Lock()
 _size: int | None = None
-
-
-def physical_cores() -> int:
-    """Cores this process may run on, counting hyper-thread siblings once."""
-    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    siblings = set()
-    for cpu in cpus:
-        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            siblings.add(path.read_text(encoding="ascii"))
-        except OSError:  # not Linux, or hidden in a container: every CPU counts
-            siblings.add(str(cpu))
-    return max(1, len(siblings))
+_warned = False
 
 
 def use_threads(requested: int | None) -> int:
@@ -42,7 +30,7 @@ def use_threads(requested: int | None) -> int:
         )
     with _lock:
         if _size is None:
-            size = requested or physical_cores()
+            size = requested or cpus().threads
             ort.set_global_thread_pool_sizes(size, 1)
             _size = size
         elif requested not in (None, _size):
@@ -51,3 +39,16 @@ def use_threads(requested: int | None) -> int:
                 f"{requested}; load every model with the same threads, or use another process."
             )
         return _size
+
+
+def quota_warning(threads: int) -> str | None:
+    """A sentence where a control group pays for fewer CPUs than ``threads`` spin on; said once a process."""
+    global _warned
+    quota = cpus().quota
+    if _warned or quota is None or threads <= max(1.0, quota):
+        return None
+    _warned = True
+    return (
+        f"warning: {threads} threads share a quota of {quota:g} CPU(s) of this process's control group, so that they "
+        f"are stopped again and again; --threads {cpus().threads} is likely to be faster."
+    )

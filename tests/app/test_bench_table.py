@@ -21,7 +21,7 @@ REPORT = Report(
     date="2026-01-02",
     exact=False,
     artifact=ArtifactFacts("toy", "int4", "its own", "abc", 5_000_000, 4_000_000, "everything"),
-    machine=Machine("Fast", ("avx2", "fma"), 2, 4, 2, 3.21e10, "by hand", "1.2", "2.3", "each run"),
+    machine=Machine("Fast", ("avx2", "fma"), 2, 4, 2, 3.21e10, "by hand", "1.2", "2.3", "each run", 1.5),
     costs=Costs({1: 1.0, 2: 1.25}, {3: 0.5}, 3),
     rows=(
         Row("pp16", "plain", None, None, 2, 32, 100.126, 1.5, 100.0, peak_rss_bytes=87_600_000),
@@ -52,7 +52,7 @@ MARKDOWN = """\
 | all | none | 1 | 20.00 ± 0.25 | 20.50 | 1.00 | - | - | - | - | - | 1 of 1 | 0 | - |
 
 - artifact: toy int4, its own kernels, sha256 abc
-- CPU: Fast, 2 core(s), 4 CPU(s), 2 thread(s) used
+- CPU: Fast, 2 core(s), 4 CPU(s), a quota of 1.5 CPU(s), 2 thread(s) used
 - ISA: avx2 fma
 - read bandwidth: 32.1 GB/s (by hand)
 - bytes of a step: 4 of 5 MB; everything
@@ -68,11 +68,11 @@ FIELDS = (
     "acceptance_rate,acceptance_by_position,tokens_per_round,draft_share,ttft_ms,same_text,peak_rss_bytes,pss_bytes,"
     "artifact_name,artifact_precision,artifact_kernels,artifact_digest,artifact_weights_bytes,artifact_step_bytes,"
     "artifact_step_bytes_counted,artifact_selfspec,artifact_date,artifact_exact,machine_cpu,machine_isa,machine_cores,machine_cpus,"
-    "machine_threads,machine_bandwidth,machine_bandwidth_method,machine_onnxruntime,machine_numpy,machine_peak_rss_of,"
+    "machine_threads,machine_bandwidth,machine_bandwidth_method,machine_onnxruntime,machine_numpy,machine_peak_rss_of,machine_cpu_quota,"
     "costs_verify,costs_draft,costs_best_exit,turns_run,turns_used,turns_disturbed"
 )
 FACTS = "toy,int4,its own,abc,5000000,4000000,everything,9.9,2026-01-02,False,"
-FACTS += "Fast,avx2 fma,2,4,2,32100000000.0,by hand,1.2,2.3,each run"
+FACTS += "Fast,avx2 fma,2,4,2,32100000000.0,by hand,1.2,2.3,each run,1.5"
 
 
 def test_markdown() -> None:
@@ -216,7 +216,8 @@ def test_every_line_of_jsonl_has_all_facts() -> None:
         '"exact": false}, '
         '"machine": {"cpu": "Fast", "isa": ["avx2", "fma"], "cores": 2, "cpus": 4, "threads": 2, '
         '"bandwidth": 32100000000.0, "bandwidth_method": "by hand", "onnxruntime": "1.2", "numpy": "2.3", '
-        '"peak_rss_of": "each run"}, "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}, '
+        '"peak_rss_of": "each run", "cpu_quota": 1.5}, '
+        '"costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}, '
         '"turns": {"run": 30, "used": 12, "disturbed": 1}}'
     )
     for line in lines:

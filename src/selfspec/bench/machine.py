@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from ..runtime.limits import cpus
 from ..runtime.profile import cpu_facts
 from ..runtime.stats import reset_peak_rss
-from ..runtime.threads import physical_cores
 
 _LEAST_BUFFER, _MOST_BUFFER = 256 * 2**20, 2**30
 _CACHES = 4  # how many times the largest cache the buffer has
@@ -22,7 +21,8 @@ _CACHES = 4  # how many times the largest cache the buffer has
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """``cores``: physical ones this process may use; ``cpus``: all that the system counts.
+    """``cores``: physical ones this process may use; ``cpus``: all that the system counts. ``cpu_quota``:
+    how many CPUs' time its control groups pay for, None where they do not limit it.
     ``bandwidth``: bytes a second, read by ``threads`` threads as ``bandwidth_method`` says.
     ``peak_rss_of``: what peaks of memory are peaks of, which depends on the system."""
 
@@ -36,17 +36,19 @@ class Machine:
     onnxruntime: str
     numpy: str
     peak_rss_of: str
+    cpu_quota: float | None = None
 
 
 def machine(threads: int, seconds: float = 1.0) -> Machine:
     """Looks, and measures the bandwidth for about ``seconds``."""
     name, isa = cpu_facts()
+    usable = cpus()
     size = buffer_bytes(_largest_cache())
     return Machine(
         cpu=name,
         isa=isa,
-        cores=physical_cores(),
-        cpus=os.cpu_count() or 1,
+        cores=usable.cores,
+        cpus=usable.machine,
         threads=threads,
         bandwidth=read_bandwidth(threads, size, seconds),
         bandwidth_method=f"NumPy max of int64 over {size / 2**20:.0f} MiB, {threads} thread(s) each over a part of its "
@@ -54,6 +56,7 @@ def machine(threads: int, seconds: float = 1.0) -> Machine:
         onnxruntime=ort.__version__,
         numpy=np.__version__,
         peak_rss_of="each run" if reset_peak_rss() else "the process until then",
+        cpu_quota=usable.quota,
     )
 
 

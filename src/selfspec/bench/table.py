@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from .calm import SLOWER, Turns
+from .machine import Machine
 from .prediction import PredictedRow, Prediction
 from .report import Report
 from .rows import Row
@@ -146,7 +147,7 @@ def _facts(report: Report) -> list[str]:
     found, artifact, costs = report.machine, report.artifact, report.costs
     lines = [
         f"artifact: {artifact.name} {artifact.precision}, {artifact.kernels} kernels, sha256 {artifact.digest}",
-        f"CPU: {found.cpu}, {found.cores} core(s), {found.cpus} CPU(s), {found.threads} thread(s) used",
+        f"CPU: {found.cpu}, {found.cores} core(s), {found.cpus} CPU(s){_quota(found)}, {found.threads} thread(s) used",
         f"ISA: {' '.join(found.isa) or 'not known'}",
         f"read bandwidth: {found.bandwidth / 1e9:.1f} GB/s ({found.bandwidth_method})",
         f"bytes of a step: {_megabytes(artifact.step_bytes)} of {_megabytes(artifact.weights_bytes)} MB; "
@@ -162,6 +163,10 @@ def _facts(report: Report) -> list[str]:
         chosen = "" if costs.best_exit is None else f"; early-exit drafts through {costs.best_exit}"
         lines.append(f"c by exit layer: {_pairs(costs.draft)}{chosen}")
     return lines
+
+
+def _quota(found: Machine) -> str:
+    return "" if found.cpu_quota is None else f", a quota of {found.cpu_quota:g} CPU(s)"
 
 
 def _turns(found: Turns) -> str:

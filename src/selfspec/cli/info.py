@@ -15,19 +15,24 @@ from ..models.manifest import Manifest
 from ..runtime.artifact import Artifact, open_artifact
 from ..runtime.drafting import default_draft_experts
 from ..runtime.exit_policy import best_exit, best_fewer
+from ..runtime.limits import Cpus, cpus
 from ..runtime.profile import Profile, load_profile
 from ..runtime.sessions import Sessions
 from ..runtime.text import TextCodec
+from ..runtime.threads import use_threads
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
     """The artifact on this machine. ``kernels``: whose are in use, None where those it needs cannot run; then
-    ``problem`` says why and what to do, and nothing was measured."""
+    ``problem`` says why and what to do, and nothing was measured. ``threads`` run it; ``cpus`` is what
+    this process may use."""
 
     kernels: str | None
     problem: str | None
     profile: Profile | None
+    threads: int
+    cpus: Cpus
 
 
 def main(args: argparse.Namespace) -> None:
@@ -46,12 +51,13 @@ def main(args: argparse.Namespace) -> None:
 
 def look(artifact: Artifact, threads: int | None) -> Here:
     """Load the artifact as any other command does."""
+    used = use_threads(threads)
     try:
-        sessions = Sessions(artifact, threads)
+        sessions = Sessions(artifact, used)
     except KernelSetupError as error:
-        return Here(None, str(error), None)
+        return Here(None, str(error), None, used, cpus())
     sessions.load_all()
-    return Here(sessions.kernels_name, None, load_profile(artifact, sessions.threads))
+    return Here(sessions.kernels_name, None, load_profile(artifact, used), used, cpus())
 
 
 def to_dict(artifact: Artifact, here: Here) -> dict[str, object]:
@@ -60,6 +66,8 @@ def to_dict(artifact: Artifact, here: Here) -> dict[str, object]:
         "token_bytes": token_bytes(artifact),
         "kernels_in_use": here.kernels,
         "kernels_problem": here.problem,
+        "threads": here.threads,
+        "cpus": asdict(here.cpus),
         "profile": None if here.profile is None else here.profile.to_dict(),
     }
 
@@ -80,6 +88,7 @@ def _rows(artifact: Artifact, here: Here, chat_template: str) -> dict[str, str]:
         "exit layers": ", ".join(map(str, manifest.exit_layers)) or "none",
         "kernels": f"{_kernels(manifest, here)}; {_why(manifest.kernels_reason)}",
         **unusable,
+        "threads": f"{here.threads} ({here.cpus})",
         "graphs": f"{len(manifest.units)} blocks, for {manifest.target}",
         "chat template": chat_template,
         "made by": ", ".join(f"{k} {v}" for k, v in manifest.producer.items()),

@@ -14,7 +14,10 @@ from ..runtime.text import TextCodec
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", metavar="ARTIFACT", help="folder made by selfspec-export")
-    parser.add_argument("-t", "--threads", type=int, help="threads of ONNX Runtime (default: the physical cores)")
+    parser.add_argument(
+        "-t", "--threads", type=int,
+        help="threads of ONNX Runtime (default: the physical cores, or what a container's quota pays for)",
+    )  # fmt: skip
 
 
 def load_model(args: argparse.Namespace) -> Model:
