@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from .conversation import Conversation
 from .drafters.base import Drafter, Round
 from .engine import decode
+from .lifetime import running
 from .logprobs import TokenLogprobs, TopLogprob
 from .sampling import Sampling
 from .stats import Stats
@@ -127,7 +128,8 @@ class TokenStream:
     """Iterates over tokens as they are committed. Once exhausted, ``result`` is complete.
     ``rounds`` are the engine's, with what was cut off behind a stop string.
 
-    Closing or dropping it early ends the generation; its conversation then holds the tokens that were given out.
+    Closing or dropping it early ends the generation; its conversation then holds the tokens that were given out. Where
+    the process ends while a daemon thread reads it, SystemExit ends that thread before the next pass.
     """
 
     def __init__(self, conversation: Conversation, request: Request, codec: TextCodec) -> None:
@@ -139,7 +141,8 @@ class TokenStream:
         return self
 
     def __next__(self) -> Token:
-        return next(self._iterator)
+        with running:
+            return next(self._iterator)
 
     def close(self) -> None:
         """End the generation here."""

@@ -17,6 +17,7 @@ from .conversation import Conversation
 from .drafters.base import Drafter
 from .drafting import DraftOptions, make_drafter
 from .generation import Generation, Request, TokenStream
+from .lifetime import running
 from .logprobs import check_logprobs
 from .profile import PROBE_TEXTS, Profile, load_profile, measure, store_profile
 from .sampling import Sampling
@@ -108,7 +109,9 @@ class Model:
             RuntimeSetupError: ``exact`` is asked for where nothing makes kernels row-invariant.
         """
         _refuse_unknown(options, {"prompt", "messages", *GenerationOptions.__optional_keys__})
-        return self.stream_ids(self._encode(prompt, messages), **options)
+        with running:
+            ids = self._encode(prompt, messages)
+        return self.stream_ids(ids, **options)
 
     def generate(
         self,
@@ -206,7 +209,7 @@ class Model:
         Args:
             refresh: measure even if one is stored.
         """
-        with self._measuring:
+        with self._measuring, running:
             found = None if refresh else self._profile or self.stored_profile()
             self._profile = found or self._measure()
             return self._profile
@@ -266,6 +269,9 @@ def _refuse_unknown(options: Iterable[str], known: Collection[str]) -> None:
 def load(path: str | Path, *, threads: int | None = None, notify: Callable[[str], None] = notify_stderr) -> Model:
     """Load an artifact made by ``selfspec-export``.
 
+    A process that has loaded one may fork: a child can go on with the model, on one thread, and ends normally (with
+    glibc; elsewhere let it end by ``os._exit``).
+
     Args:
         threads: of the process's one pool; by default the physical cores, or
             what a control group's quota pays for. Every model of a process shares it.
@@ -276,10 +282,11 @@ def load(path: str | Path, *, threads: int | None = None, notify: Callable[[str]
         UsageError, RuntimeSetupError: ``threads`` is below 1, or the process already runs with another number.
         KernelSetupError: it was exported for native kernels, which are not installed or cannot run here.
     """
-    artifact = open_artifact(path)
-    sessions = Sessions(artifact, threads)
-    sessions.load_all()
-    warning = quota_warning(sessions.threads)
-    if warning is not None:
-        notify(warning)
-    return Model(artifact, sessions, notify)
+    with running:
+        artifact = open_artifact(path)
+        sessions = Sessions(artifact, threads)
+        sessions.load_all()
+        warning = quota_warning(sessions.threads)
+        if warning is not None:
+            notify(warning)
+        return Model(artifact, sessions, notify)

@@ -14,6 +14,7 @@ from ..models.manifest import EXPERTS_INPUT, SELECTED_OUTPUT, WEIGHTS_NAME, Mani
 from .artifact import Artifact
 from .external_data import check_external_data
 from .kernels import kernel_library
+from .lifetime import go_on
 from .threads import use_threads
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -115,6 +116,7 @@ class Sessions:
         return options
 
     def _create(self, graph: str) -> ort.InferenceSession:
+        go_on()
         model = self.artifact.read(graph)
         try:
             check_external_data(model, self.artifact.manifest.files[WEIGHTS_NAME].size)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import ArtifactError, UsageError
 from ..models.manifest import EXPERTS_INPUT, PAD_ROWS, SELECTED_OUTPUT, Unit
 from .kvcache import KVCache
+from .lifetime import go_on
 from .logits import HeadOutput
 from .sessions import Sessions
 
@@ -106,6 +107,7 @@ class _Pass:
 
     def run(self) -> None:
         """Raises: ArtifactError where a kernel refuses what the graph gives it: the graph is not of our making."""
+        go_on()
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime's exceptions share no base class

@@ -8,6 +8,7 @@ import threading
 import onnxruntime as ort
 
 from ..errors import RuntimeSetupError, UsageError
+from .lifetime import pool_exists
 from .limits import cpus
 
 _lock = threading.Lock()
@@ -32,6 +33,7 @@ def use_threads(requested: int | None) -> int:
         if _size is None:
             size = requested or cpus().threads
             ort.set_global_thread_pool_sizes(size, 1)
+            pool_exists()
             _size = size
         elif requested not in (None, _size):
             raise RuntimeSetupError(
