@@ -3,6 +3,10 @@
 Both operators would choose and weigh experts themselves, and then add up a row's experts in an order that depends on
 the other rows. So a row comes to them once for each of its experts, with no other to choose from, and is weighed and
 added up behind them. The rest of the experts is never read.
+
+Both may compute an expert's product with one row by a kernel of its own, faster and of other bits than with several:
+MoE does on every x86, QMoE with 4 bits on those without VNNI. So the only row of an expert comes twice,
+unless the whole pass has one row, as attention's bits are others then too.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ def sparse_mlp(g: GraphBuilder, moe: SparseMLP, x: ir.Value, experts_per_token: 
     by_row = g.op("Reshape", [x, g.constant([-1, 1, d])])
     repeats = g.op("Concat", [g.constant([1]), experts_per_token, g.constant([1])], {"axis": 0})
     tokens = g.op("Reshape", [g.op("Expand", [by_row, repeats]), g.constant([-1, d])])
-    out = (_floats if moe.gate_up.bits == FLOAT_BITS else _quantised)(g, moe, tokens, routing.experts)
+    out = _experts(g, moe, tokens, routing.experts)
     shape = g.op("Concat", [g.constant([-1]), experts_per_token, g.constant([d])], {"axis": 0})
     weighed = g.op("Mul", [g.op("Reshape", [out, shape]), routing.weights])
     total = g.op("ReduceSum", [weighed, g.constant([1])], {"keepdims": 0})
@@ -70,36 +74,33 @@ def _route(g: GraphBuilder, moe: SparseMLP, rows: ir.Value, experts_per_token: i
     )
 
 
-def _choices(g: GraphBuilder, moe: SparseMLP, experts: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """(experts [N], scores [N, E] of which the best is the token's expert), N tokens with one expert each."""
+def _experts(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, experts: ir.Value) -> ir.Value:
+    """Every token through its one expert: ``tokens`` [N, d] and ``experts`` [T, k'], N = T k', to [N, d]."""
     flat = g.op("Reshape", [experts, g.constant([-1])])
     off_on = g.op("Constant", [], {"value_floats": [0.0, 1.0]})
-    return flat, g.op("OneHot", [flat, g.constant([moe.num_experts]), off_on])
-
-
-def _floats(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, experts: ir.Value) -> ir.Value:
-    """A product with one row takes another kernel than one with more, faster and of other bits: the only token of an
-    expert is given to it twice, unless the pass has one row, as attention's are other bits then too."""
-    flat, scores = _choices(g, moe, experts)
+    scores = g.op("OneHot", [flat, g.constant([moe.num_experts]), off_on])  # the best is the token's expert
     counts = g.op("Gather", [g.op("ReduceSum", [scores, g.constant([0])], {"keepdims": 0}), flat])
     several = g.op("Greater", [g.op("Shape", [experts], {"start": 0, "end": 1}), g.constant([1])])
     lonely = g.op("And", [g.op("Less", [counts, g.constant(2.0)]), several])
-    doubled = [
+    with_twins = [
         g.op("Concat", [values, g.op("Compress", [values, lonely], {"axis": 0})], {"axis": 0})
         for values in (tokens, scores)
     ]
-    matrices = [g.weight(w.name, _by_expert(moe, w.codes)) for w in (moe.gate_up, moe.down)]
-    out = g.op("MoE", [*doubled, matrices[0], None, matrices[1]], _ATTRIBUTES, MICROSOFT)
+    out = (_floats if moe.gate_up.bits == FLOAT_BITS else _quantised)(g, moe, *with_twins)
     count = g.op("Shape", [tokens], {"start": 0, "end": 1})
     return g.op("Slice", [out, g.constant([0]), count, g.constant([0])])
 
 
-def _quantised(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, experts: ir.Value) -> ir.Value:
+def _floats(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, scores: ir.Value) -> ir.Value:
+    up, down = (g.weight(w.name, _by_expert(moe, w.codes)) for w in (moe.gate_up, moe.down))
+    return g.op("MoE", [tokens, scores, up, None, down], _ATTRIBUTES, MICROSOFT)
+
+
+def _quantised(g: GraphBuilder, moe: SparseMLP, tokens: ir.Value, scores: ir.Value) -> ir.Value:
     check_fast(moe)
     up, down = moe.gate_up, moe.down
     *up_parts, up_zeros = _parts(g, moe, up)
     *down_parts, down_zeros = _parts(g, moe, down)
-    _, scores = _choices(g, moe, experts)
     inputs = [tokens, scores, *up_parts, None, *down_parts, *[None] * 4, up_zeros, down_zeros]  # no biases, no third
     attributes: Mapping[str, object] = {
         "expert_weight_bits": up.bits, "block_size": up.block_size, "accuracy_level": _INT8_ACTIVATIONS,

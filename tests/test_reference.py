@@ -7,7 +7,7 @@ relatively: hidden states of real models reach 2e4, where float32 itself is off 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,13 +135,6 @@ class Reference:
             hook.remove()
         return found, logits
 
-    def greedy(self, ids: list[int], count: int) -> list[int]:
-        with self._torch.no_grad():
-            out = self._model.generate(
-                self._torch.tensor([ids]), max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
-            )
-        return [int(i) for i in out[0, len(ids) :]]
-
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def pair(request: pytest.FixtureRequest, make_toy: Callable[..., Toy], tools: Tools) -> tuple[Toy, Reference]:
@@ -224,10 +217,32 @@ def test_verify_finds_one_wrong_expert(
         verify.verify_export(open_model(str(toy.checkpoint))[0], toy.folder)
 
 
+def behind_the_best(logits: Floats, tokens: Sequence[int], layers: int) -> list[str]:
+    """Where a text is not greedy by the reference's ``logits`` [n, V], a line each. A token may be behind the best by
+    what arithmetic explains, a near tie: every block and the head are held to BLOCK_TOLERANCE of the largest value, and
+    two logits may each be off by as much."""
+    near = 2 * (layers + 1) * BLOCK_TOLERANCE * np.abs(logits).max(-1)
+    chosen = logits[np.arange(len(tokens)), list(tokens)]
+    wrong = np.flatnonzero(logits.max(-1) - chosen > near)
+    return [
+        f"{tokens[i]} at index {i} has {chosen[i]:.7g}, and {logits[i].argmax()} has {logits[i].max():.7g}"
+        for i in wrong.tolist()
+    ]
+
+
+def test_near_ties_by_hand() -> None:
+    """Of a largest value of 10 and one layer, 4e-4 is explained."""
+    logits = np.array([[10, 1, 0], [9.9997, 10, 0], [9.9995, 10, 0]], dtype=np.float32)
+    assert behind_the_best(logits, (0, 0, 0), 1) == ["0 at index 2 has 9.9995, and 1 has 10"]
+    assert [line[:12] for line in behind_the_best(logits, (1, 2, 1), 1)] == ["1 at index 0", "2 at index 1"]
+
+
 def test_greedy_text_agrees(pair: tuple[Toy, Reference]) -> None:
-    """Positions that drift, or a first token from the wrong row."""
+    """Positions that drift, or a first token from the wrong row. The reference reads our text, so that all that follows
+    a near tie is compared too."""
     toy, reference = pair
     prompt = ids_for(toy)[:PREFILL].tolist()
     run = toy.run(NoDrafter(), prompt=prompt, count=60, exact=False)
-    assert list(run.tokens) == reference.greedy(prompt, 60)
+    _, logits = reference.states(np.asarray([*prompt, *run.tokens[:-1]]))
+    assert behind_the_best(logits[PREFILL - 1 :], run.tokens, toy.spec.layers) == []
     assert len(set(run.tokens)) > 5

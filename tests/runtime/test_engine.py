@@ -113,8 +113,15 @@ def test_text_is_the_same_whatever_drafts(toy: Toy, name: str, sampling: Samplin
     assert drafted.tokens == plain.tokens
     assert drafted.conversation.tokens == plain.conversation.tokens
     assert drafted.conversation.kv.length == plain.conversation.kv.length == len(plain.conversation.tokens) - 1
-    assert 0 < drafted.drafted > drafted.accepted
-    assert drafted.accepted > 0 or sampling.repetition_penalty > 1, "the draft was never right: nothing was tested"
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_every_draft_is_right_at_times_and_wrong_at_others(toy: Toy, name: str) -> None:
+    """Or the test above would test half of it. A seed under which lookup finds nothing to copy is no fault, so one of
+    these texts repeats itself on any machine: logits of tokens that were said are doubled."""
+    settings = (Sampling(), Sampling(repetition_penalty=0.5))
+    runs = [toy.run(DRAFTERS[name](), sampling=sampling, count=90) for sampling in settings]
+    assert 0 < sum(r.accepted for r in runs) < sum(r.drafted for r in runs)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

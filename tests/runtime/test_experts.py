@@ -167,10 +167,11 @@ def test_the_models_own_number_is_the_default(member: Toy, tools: Tools) -> None
 
 @pytest.mark.parametrize("experts", [None, 1, 2])
 def test_a_row_has_its_bits_whatever_stands_beside_it(member: Toy, tools: Tools, experts: int | None) -> None:
-    """From one row on, of float32 from two, and however many of them an expert is given: ``exact`` rests on it, and it
-    is not so of MoE and QMoE by themselves, which add up a row's experts in an order that depends on the other rows."""
+    """With native kernels from one row on, with ONNX Runtime's from two, and however many rows an expert is given:
+    ``exact`` rests on it. It is not so of MoE and QMoE by themselves, which add up a row's experts in an order that
+    depends on the other rows, and on some processors multiply the only row of an expert by a kernel of its own."""
     layer, x = tools.sparse_layers(member.spec)[0], hidden_rows(member, 64)
-    padding = np.zeros((1 if member.model.artifact.manifest.precision == "fp32" else 0, x.shape[1]), dtype=np.float32)
+    padding = np.zeros((1 if member.model.artifact.manifest.kernels is None else 0, x.shape[1]), dtype=np.float32)
     passes = [np.concatenate([row[None], padding]) for row in x]
     alone = np.concatenate([run_experts(member.model, layer, rows, experts)[0][:1] for rows in passes])
     for count in (2, 3, 5, 8, 16, 62):
