@@ -37,7 +37,7 @@ endef
 # Native kernels are optional: without a compiler, ONNX Runtime's are used. $(3) is run where the build fails.
 define install_kernels
 @if c++ --version >/dev/null 2>&1; then \
-    echo "$(1): building the native kernels"; \
+    echo "$(1): building the native kernels (about a minute, without a word)"; \
     if $(1)/bin/python $(PIP) install '$(2)'; then touch $@; else \
         echo "$(1): the native kernels could not be built (see above)"; $(3); fi; \
 else \

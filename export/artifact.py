@@ -177,7 +177,7 @@ def _write(
         sources = writer.exact + writer.requantised
         manifest = Manifest(
             format_version=FORMAT_VERSION,
-            name=name,
+            name=name.encode("utf-8", "replace").decode("utf-8"),  # a folder's, which need not be text
             target="cpu",
             precision=precision.name,
             model=config,

@@ -32,7 +32,8 @@ DEFAULT_MAX_NEW_TOKENS = 256
 
 def notify_stderr(message: str) -> None:
     """Where a model says what it is doing, unless told otherwise."""
-    print(message, file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # it is closed; print would take standard output instead
+        print(message, file=sys.stderr, flush=True)
 
 
 class SamplingOptions(TypedDict, total=False):

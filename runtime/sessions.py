@@ -5,6 +5,7 @@ The only place that knows a device or a session option.
 
 from __future__ import annotations
 
+import os
 import threading
 
 import onnxruntime as ort
@@ -110,7 +111,7 @@ class Sessions:
         options.enable_cpu_mem_arena = True
         options.log_severity_level = 4  # what it would print, it also raises
         options.add_session_config_entry("session.load_model_format", "ONNX")  # what check_external_data has read it as
-        options.add_session_config_entry(_WEIGHTS_FOLDER, str(self.artifact.path.resolve()))
+        options.add_session_config_entry(_WEIGHTS_FOLDER, os.fsencode(self.artifact.path.resolve()))  # no text perhaps
         if self.kernels is not None:
             self.kernels.register(options)
         return options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -79,13 +78,39 @@ def peak_rss_bytes() -> int:
     """The process's largest resident size so far.
 
     Linux's VmHWM where there is one: getrusage also counts what the parent weighed when it forked. getrusage counts
-    bytes on macOS, KiB elsewhere.
+    bytes on macOS, KiB elsewhere. On Windows the largest working set.
     """
     high_water = memory_bytes("VmHWM")
     if high_water is not None:
         return high_water
+    if sys.platform == "win32":
+        return _peak_working_set()
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak) if sys.platform == "darwin" else int(peak) * 1024
+
+
+def _peak_working_set() -> int:
+    """Windows; 0 where it does not say."""
+    import ctypes
+
+    class Counters(ctypes.Structure):
+        """PROCESS_MEMORY_COUNTERS."""
+
+        _fields_ = (
+            ("size", ctypes.c_uint32),
+            ("page_faults", ctypes.c_uint32),
+            ("peak_working_set", ctypes.c_size_t),
+            ("others", ctypes.c_size_t * 7),
+        )
+
+    kernel: Any = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined,unused-ignore]
+    kernel.GetCurrentProcess.restype = ctypes.c_void_p
+    kernel.K32GetProcessMemoryInfo.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32]
+    found = Counters(size=ctypes.sizeof(Counters))
+    done = kernel.K32GetProcessMemoryInfo(kernel.GetCurrentProcess(), ctypes.byref(found), found.size)
+    return int(found.peak_working_set) if done else 0
 
 
 def reset_peak_rss() -> bool:

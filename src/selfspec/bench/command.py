@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from .. import __version__
 from ..check.comparison import prompt_ids
 from ..cli.options import load_model
+from ..cli.output import carried, print_csv
 from ..errors import UsageError
 from ..models.manifest import WEIGHTS_NAME
 from ..runtime.exit_policy import best_exit
@@ -66,10 +68,19 @@ def main(args: argparse.Namespace) -> None:
     settings = settings_of(args)
     if args.plot is not None:
         check_plot(args.plot)
+    print(end="", flush=True)  # an output that is closed is found out now and not after minutes
     report = bench(load_model(args), settings)
-    print(WRITERS[args.output](report), end="", flush=True)
+    print_table(WRITERS[args.output](report), args.output)
     if args.plot is not None:
         write_plot(report, args.plot)
+
+
+def print_table(text: str, form: str) -> None:
+    """Writes one of the ``WRITERS``' texts to standard output, where machines read it without a character lost."""
+    if form == "csv":
+        print_csv(text)
+    else:
+        print(text if form == "md" else carried(text, sys.stdout), end="", flush=True)
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

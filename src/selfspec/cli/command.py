@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import re
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..errors import SelfSpecError, UsageError, one_line
+from .output import prepare_streams
 
 _INTERRUPTED = 130
 
@@ -19,6 +19,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, but a mistake is one sentence and not the whole usage."""
 
     def error(self, message: str) -> NoReturn:
+        prepare_streams()  # print would say it on standard output where there is no other
         print(f"{self.prog}: {message}. See {self.prog} --help.", file=sys.stderr)
         raise SystemExit(UsageError.exit_code)
 
@@ -34,9 +35,7 @@ def run_command(command: Callable[[], None], prog: str, parser: Parser | None = 
     Args:
         parser: knows the flags of the parameters that errors name.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # text that the terminal's encoding lacks is no reason to stop
+    prepare_streams()
     try:
         command()
         sys.stdout.flush()
@@ -55,6 +54,10 @@ def run_command(command: Callable[[], None], prog: str, parser: Parser | None = 
         except OSError:  # it is the output that cannot be written
             _forget_output()
         print(f"{prog}: the system refuses this ({one_line(str(error))}).", file=sys.stderr)
+        return SelfSpecError.exit_code
+    except UnicodeEncodeError as error:  # half of a character, as in a path that is no text
+        found = one_line(repr(error.object[max(0, error.start - 40) : error.end + 40]))
+        print(f"{prog}: {found} is no UTF-8 text, which is needed here; use another name or text.", file=sys.stderr)
         return SelfSpecError.exit_code
     return 0
 

@@ -113,7 +113,8 @@ def require_modules(names: Iterable[str], extra: str, purpose: str) -> None:
 
 
 def export_with_bar(checkpoint: Checkpoint, name: str, output: Path, options: ExportOptions) -> ExportReport:
-    """``export_model`` with a bar on stderr while tensors are stored, wiped away before anything else is said."""
+    """``export_model``; where stderr is a terminal, with a bar while tensors are stored, wiped away before anything
+    else is said."""
     from tqdm import tqdm
 
     from ..export.artifact import export_model
@@ -121,7 +122,7 @@ def export_with_bar(checkpoint: Checkpoint, name: str, output: Path, options: Ex
     with ExitStack() as stack:
 
         def progress(specs: list[TensorSpec]) -> Iterable[TensorSpec]:
-            bar = tqdm(specs, desc="exporting", unit="tensor", file=sys.stderr, leave=False)
+            bar = tqdm(specs, desc="exporting", unit="tensor", file=sys.stderr, leave=False, disable=None)
             wrapped: Iterable[TensorSpec] = stack.enter_context(bar)
             return wrapped
 

@@ -6,7 +6,6 @@ An artifact whose kernels cannot run here is described all the same: what to ins
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict, dataclass
 
 from ..bench.work import works
@@ -20,6 +19,7 @@ from ..runtime.profile import Profile, load_profile
 from ..runtime.sessions import Sessions
 from ..runtime.text import TextCodec
 from ..runtime.threads import use_threads
+from .output import print_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> None:
     codec = TextCodec(artifact)
     here = look(artifact, args.threads)
     if args.json:
-        print(json.dumps(to_dict(artifact, here), ensure_ascii=False))
+        print_json(to_dict(artifact, here))
         return
     for key, value in _rows(artifact, here, "yes" if codec.has_chat_template else "no").items():
         print(f"{key:14} {value}")

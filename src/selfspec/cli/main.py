@@ -27,6 +27,7 @@ from .options import (
     options_of,
     statistics_line,
 )
+from .output import carried, print_json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -165,7 +166,7 @@ def _print_text(model: Model, stream: TokenStream) -> None:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return carried(json.dumps(text, ensure_ascii=False), sys.stderr)
 
 
 def _print_json(model: Model, stream: TokenStream) -> None:
@@ -181,7 +182,7 @@ def _print_json(model: Model, stream: TokenStream) -> None:
     }
     if result.logprobs is not None:
         data["logprobs"] = logprobs_of(result, model.codec)
-    print(json.dumps(data, ensure_ascii=False))
+    print_json(data)
 
 
 def _info(args: argparse.Namespace) -> None:
@@ -196,7 +197,7 @@ def _profile(args: argparse.Namespace) -> None:
     model = load_model(args)
     profile = model.profile(refresh=True)
     if args.json:
-        print(json.dumps(profile.to_dict()))
+        print_json(profile.to_dict())
     else:
         print_profile(profile, model.artifact.manifest)
 
