@@ -50,7 +50,7 @@ def locate(alias: str) -> Path:
         return parts[0]
     _remove_leftovers(alias)
     folder = Path(tempfile.mkdtemp(prefix=f"selfspec-{alias}-{os.getpid()}-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove_own, folder, os.getpid())
     joined, digest = folder / f"{alias}.gguf", hashlib.sha256()
     try:
         with joined.open("wb") as whole:
@@ -69,6 +69,12 @@ def locate(alias: str) -> Path:
             f"the installed parts of {alias} are damaged (sha256 differs); install them again with: {wheels.install}"
         )
     return joined
+
+
+def _remove_own(folder: Path, owner: int) -> None:
+    """At the end of the process that made it; a forked child's end comes sooner and is not meant."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_leftovers(alias: str) -> None:

@@ -216,7 +216,10 @@ class Model:
             return self._profile
 
     def _measure(self) -> Profile:
-        self._notify("measuring this model on this machine (once, some seconds) ...")
+        self._notify(
+            "measuring, once on this machine, what passes and drafts cost and whether rows are treated alike; that "
+            "takes some 15 seconds for a small model ..."
+        )
         found = measure(self.sessions, [self.codec.encode(text) for text in PROBE_TEXTS])
         if self.sessions.kernels is not None and found.exact_passes != AS_THEY_COME:
             self._notify(

@@ -52,5 +52,5 @@ def quota_warning(threads: int) -> str | None:
     _warned = True
     return (
         f"warning: {threads} threads share a quota of {quota:g} CPU(s) of this process's control group, so that they "
-        f"are stopped again and again; --threads {cpus().threads} is likely to be faster."
+        f"are stopped again and again; `threads` {cpus().threads} is likely to be faster."
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import os
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,6 +57,25 @@ def test_parts_are_joined_in_order(installed: dict[str, Path]) -> None:
     found = locate("parted")
     assert found.read_bytes() == b"GGUF and what follows"
     assert found.suffix == ".gguf"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_forked_child_that_ends_takes_nothing_away(
+    installed: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit handlers are inherited: the child's end removed the file that its parent still reads."""
+    assert installed
+    handlers: list[Callable[[], object]] = []
+    monkeypatch.setattr(atexit, "register", lambda function, *args: handlers.append(partial(function, *args)))
+    found = locate("parted")
+    child = os.fork()
+    if child == 0:
+        handlers[0]()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert found.read_bytes() == b"GGUF and what follows"
+    handlers[0]()
+    assert not found.exists()
 
 
 def test_a_damaged_part_is_noticed(installed: dict[str, Path]) -> None:

@@ -203,7 +203,7 @@ def test_more_threads_than_the_quota_pays_for_are_obeyed_and_told_once(monkeypat
     found = threads.quota_warning(4)
     assert found is not None
     assert "4 threads share a quota of 2 CPU(s)" in found
-    assert "--threads 2" in found
+    assert "`threads` 2" in found
     assert threads.quota_warning(4) is None
 
 
