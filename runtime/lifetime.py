@@ -24,16 +24,17 @@ class _Running:
     def __init__(self) -> None:
         self.ending = False
         self._count = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     def __enter__(self) -> None:
         """Raises: SystemExit, as :func:`go_on`."""
-        with self._changed:
+        with self._lock:
             go_on()
             self._count += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with self._changed:
+        with self._lock:
             self._count -= 1
             if self.ending:
                 self._changed.notify_all()
@@ -46,8 +47,9 @@ class _Running:
 
     def begin_anew(self) -> None:
         """In a forked child, which has none of its parent's other threads, and perhaps a lock that one of them held."""
-        self._changed = threading.Condition()
         self._count = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
 
 running = _Running()

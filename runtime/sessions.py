@@ -94,6 +94,9 @@ class Sessions:
         Raises:
             ArtifactError: ONNX Runtime refuses the graph, or it takes weights from elsewhere than weights.bin.
         """
+        session = self._sessions.get(graph)
+        if session is not None:  # without the lock, which a forked child may have inherited from another thread
+            return session
         with self._lock:
             if graph not in self._sessions:
                 self._sessions[graph] = self._create(graph)

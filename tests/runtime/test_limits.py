@@ -235,6 +235,51 @@ def test_a_real_quota_is_seen(group: Path) -> None:
     assert done.stdout.split() == ["0.5", "1"]
 
 
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of 512 MiB."""
+    version_2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    folder = Path("/sys/fs/cgroup" if version_2 else "/sys/fs/cgroup/memory") / f"selfspec-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here ({error})")
+    try:
+        try:
+            (folder / ("memory.max" if version_2 else "memory.limit_in_bytes")).write_text(str(512 * MB))
+        except OSError as error:
+            pytest.skip(f"control groups limit no memory here ({error})")
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def test_a_real_limit_of_memory_is_one_sentence_and_not_the_end_of_the_process(small_group: Path) -> None:
+    """Filling 32 GB of keys and values a page at a time, the process would be killed."""
+    code = f"""
+import os
+open({str(small_group / "cgroup.procs")!r}, "w").write(str(os.getpid()))
+from selfspec.errors import RuntimeSetupError
+from selfspec.models.config import ModelConfig, RopeConfig
+from selfspec.runtime.kvcache import KVCache
+from selfspec.runtime.limits import memory_room
+cache = KVCache(ModelConfig("llama", 100, 128, 128, 2, 2, 2, 64, 1e-5, 2**24, RopeConfig(1e4), False, 0.25))
+try:
+    while True:
+        for keys in cache._arrays:
+            keys.fill(1)
+        cache.reserve(cache.capacity + 1)
+except RuntimeSetupError as error:
+    print("control group" in str(error), cache.capacity, memory_room().bytes)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said, capacity, left = done.stdout.split()
+    assert said == "True"
+    assert int(capacity) * ROW <= 512 * MB
+    assert int(left) <= 512 * MB
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="affinity cannot be set here")
 def test_affinity_is_obeyed() -> None:
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
