@@ -83,8 +83,9 @@ print('child', process.exitcode)
 
 
 @forks
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("case", FORKS)
+@pytest.mark.parametrize(
+    ("case", "threads"), [*((case, 2) for case in FORKS), ("that touches nothing", 1), ("that generates", 1)]
+)
 def test_a_forked_child_ends_with_its_own_exit_code(case: str, threads: int, folder: Path) -> None:
     """It would wait for threads of the pool that only its parent has."""
     done = end_of(FORKS[case], folder, threads)

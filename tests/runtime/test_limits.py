@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from selfspec.errors import RuntimeSetupError
-from selfspec.models.config import ModelConfig, RopeConfig
-from selfspec.runtime import kvcache, threads
-from selfspec.runtime.kvcache import INITIAL_ROWS, KVCache
-from selfspec.runtime.limits import Cpus, Room, cpu_quota, cpus, memory_room
+from selfspec.cli.main import main
+from selfspec.runtime import profile, threads
+from selfspec.runtime.limits import Cpus, cpu_quota, cpus, memory_room
+from selfspec.runtime.model import load
 
 MB = 2**20
 V1 = "33 31 0:30 {part} /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -157,45 +158,6 @@ def test_room_is_what_the_tightest_limit_leaves(case: str, tmp_path: Path) -> No
     assert found.bytes == expected
 
 
-CONFIG = ModelConfig("llama", 100, 128, 128, 2, 2, 2, 64, 1e-5, 16384, RopeConfig(1e4), False, 0.25)
-ROW = 2048  # bytes of a token: 2 layers, keys and values, 2 heads, 64 floats
-
-
-def room(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(kvcache, "memory_room", lambda: Room(rows * ROW, "the group may have 1 MB"))
-
-
-def test_the_cache_grows_as_far_as_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Doubling is only a wish: a smaller step may still do. Old rows are free once they are copied."""
-    cache = KVCache(CONFIG)
-    assert cache.capacity == INITIAL_ROWS == 2048
-    room(monkeypatch, 3000)
-    cache.reserve(5000)
-    assert cache.capacity == 3000 + 2048
-    room(monkeypatch, 6000)
-    cache.reserve(5049)
-    assert cache.capacity == 2 * 5048
-
-
-def test_a_cache_that_memory_does_not_hold_is_one_sentence_and_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cache = KVCache(CONFIG)
-    room(monkeypatch, 100)
-    with pytest.raises(RuntimeSetupError, match="because the group may have 1 MB; use a shorter prompt"):
-        cache.reserve(INITIAL_ROWS + 1)
-    assert cache.capacity == INITIAL_ROWS
-    cache.reserve(INITIAL_ROWS)
-
-
-def test_a_cache_begins_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    room(monkeypatch, 300)
-    assert KVCache(CONFIG).capacity == 300
-    room(monkeypatch, 0)
-    with pytest.raises(RuntimeSetupError, match="KV cache of 1 tokens"):
-        KVCache(CONFIG)
-
-
 def test_more_threads_than_the_quota_pays_for_are_obeyed_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_warned", False)
     monkeypatch.setattr(threads, "cpus", lambda: Cpus(8, 8, 8, 2.0))
@@ -205,6 +167,42 @@ def test_more_threads_than_the_quota_pays_for_are_obeyed_and_told_once(monkeypat
     assert "4 threads share a quota of 2 CPU(s)" in found
     assert "`threads` 2" in found
     assert threads.quota_warning(4) is None
+
+
+def test_load_warns_of_a_quota_below_the_threads(fp32: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a process, not for every model."""
+    monkeypatch.setattr(threads, "_warned", False)
+    monkeypatch.setattr(threads, "cpus", lambda: Cpus(8, 8, 8, 1.0))
+    monkeypatch.setattr(threads, "_size", 2)
+    notices: list[str] = []
+    for _ in range(2):
+        load(fp32.folder, notify=notices.append)
+    assert len(notices) == 1
+    assert "2 threads share a quota of 1 CPU(s)" in notices[0]
+
+
+@pytest.mark.parametrize(("quota", "own"), [(None, False), (2.0, False), (4.0, False), (1.5, True)])
+def test_a_profile_measured_under_a_quota_below_the_threads_is_kept_apart(
+    quota: float | None, own: bool, fp32: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that are stopped again and again take longer than those that are not."""
+    artifact = fp32.model.artifact
+    monkeypatch.setattr(profile, "cpus", lambda: Cpus(8, 8, 8, None))
+    unlimited = profile.machine_key(artifact, 2)
+    monkeypatch.setattr(profile, "cpus", lambda: Cpus(8, 8, 8, quota))
+    assert (profile.machine_key(artifact, 2) != unlimited) == own
+
+
+def test_info_says_what_it_saw(fp32: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfspec.cli.info.cpus", lambda: Cpus(64, 8, 4, 2.5))
+    used = str(fp32.model.sessions.threads)
+    assert main(["info", str(fp32.folder), "-t", used]) == 0
+    expected = f"{used} (4 physical cores, may run on 8 of 64 CPUs, a quota of 2.5 CPU(s))"
+    assert f"threads        {expected}\n" in capsys.readouterr().out
+    assert main(["info", str(fp32.folder), "-t", used, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cpus"] == {"machine": 64, "allowed": 8, "cores": 4, "quota": 2.5}
+    assert str(found["threads"]) == used
 
 
 @pytest.fixture
@@ -233,51 +231,6 @@ def test_a_real_quota_is_seen(group: Path) -> None:
     code += "from selfspec.runtime.limits import cpus; print(cpus().quota, cpus().threads)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0.5", "1"]
-
-
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """A control group of 512 MiB."""
-    version_2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    folder = Path("/sys/fs/cgroup" if version_2 else "/sys/fs/cgroup/memory") / f"selfspec-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here ({error})")
-    try:
-        try:
-            (folder / ("memory.max" if version_2 else "memory.limit_in_bytes")).write_text(str(512 * MB))
-        except OSError as error:
-            pytest.skip(f"control groups limit no memory here ({error})")
-        yield folder
-    finally:
-        folder.rmdir()
-
-
-def test_a_real_limit_of_memory_is_one_sentence_and_not_the_end_of_the_process(small_group: Path) -> None:
-    """Filling 32 GB of keys and values a page at a time, the process would be killed."""
-    code = f"""
-import os
-open({str(small_group / "cgroup.procs")!r}, "w").write(str(os.getpid()))
-from selfspec.errors import RuntimeSetupError
-from selfspec.models.config import ModelConfig, RopeConfig
-from selfspec.runtime.kvcache import KVCache
-from selfspec.runtime.limits import memory_room
-cache = KVCache(ModelConfig("llama", 100, 128, 128, 2, 2, 2, 64, 1e-5, 2**24, RopeConfig(1e4), False, 0.25))
-try:
-    while True:
-        for keys in cache._arrays:
-            keys.fill(1)
-        cache.reserve(cache.capacity + 1)
-except RuntimeSetupError as error:
-    print("control group" in str(error), cache.capacity, memory_room().bytes)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    said, capacity, left = done.stdout.split()
-    assert said == "True"
-    assert int(capacity) * ROW <= 512 * MB
-    assert int(left) <= 512 * MB
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="affinity cannot be set here")
