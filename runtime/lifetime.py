@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import threading
 from collections.abc import Callable
@@ -23,9 +22,7 @@ class _Running:
 
     def __init__(self) -> None:
         self.ending = False
-        self._count = 0
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self.begin_anew()
 
     def __enter__(self) -> None:
         """Raises: SystemExit, as :func:`go_on`."""
@@ -48,7 +45,7 @@ class _Running:
     def begin_anew(self) -> None:
         """In a forked child, which has none of its parent's other threads, and perhaps a lock that one of them held."""
         self._count = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may generate, too
         self._changed = threading.Condition(self._lock)
 
 
@@ -70,10 +67,12 @@ def _native_exit() -> Callable[[], None] | None:
     """Has the process end, once Python is done with it, without what libraries have registered to be called then: the
     exit code stays, and buffers are written. None where that cannot be asked for (it is glibc's)."""
     try:
+        import ctypes
+
         libc = ctypes.CDLL(None)
         leave, write = (ctypes.cast(function, ctypes.c_void_p) for function in (libc._exit, libc.fcloseall))
         on_exit = libc.on_exit
-    except (OSError, AttributeError, TypeError):
+    except (ImportError, OSError, AttributeError, TypeError):
         return None
     on_exit.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
