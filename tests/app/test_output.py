@@ -173,6 +173,15 @@ def test_a_closed_stream_is_a_sentence_or_does_not_matter(
 
 
 @posix
+def test_the_demo_finds_a_closed_output_before_it_exports(tmp_path: Path) -> None:
+    done = with_closed(">&-", "demo", "--artifacts", str(tmp_path / "artifacts"))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "standard output is closed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@posix
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_an_export_that_was_published_is_a_success(streams: str, toy: Any, tmp_path: Path) -> None:
     done = with_closed(streams, "export", str(toy.checkpoint), str(tmp_path / "out"), "--kernels", "ort")
