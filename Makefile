@@ -83,13 +83,13 @@ lossless: $(TEST_VENV)/.installed $(if $(filter gemma%,$(MODEL)),$(TEST_VENV)/.i
 	$(BIN)/python -m selfspec.check.lossless$(if $(MODEL), --model $(MODEL))$(if $(PROMPTS), --prompts $(PROMPTS))
 
 bench: $(BENCH_VENV)/.installed-gemma $(BENCH_VENV)/.kernels
-	$(BENCH_VENV)/bin/python benchmarks/suite.py$(if $(PROMPTS), --prompts $(PROMPTS))
+	$(BENCH_VENV)/bin/python -m benchmarks.suite$(if $(PROMPTS), --prompts $(PROMPTS))
 
 peers: $(BENCH_VENV)/.installed-gemma $(BENCH_VENV)/.kernels
-	$(BENCH_VENV)/bin/python benchmarks/peers.py$(if $(PROMPTS), --prompts $(PROMPTS))
-	$(BENCH_VENV)/bin/python benchmarks/peers.py --model gemma3-270m --max-prompts 6 \
+	$(BENCH_VENV)/bin/python -m benchmarks.peers$(if $(PROMPTS), --prompts $(PROMPTS))
+	$(BENCH_VENV)/bin/python -m benchmarks.peers --model gemma3-270m --max-prompts 6 \
 	    -o benchmarks/results/peers-gemma3-270m.json$(if $(PROMPTS), --prompts $(PROMPTS))
-	$(BENCH_VENV)/bin/python benchmarks/tables.py
+	$(BENCH_VENV)/bin/python -m benchmarks.tables
 
 reference: $(TEST_VENV)/.installed
 	$(BIN)/python -m selfspec.cli.manual docs/reference.md

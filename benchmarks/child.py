@@ -1,4 +1,4 @@
-"""Runs a script of this folder in a process of its own, so that nothing but its work is in its figures of memory; and
+"""Runs a module of this package in a process of its own, so that nothing but its work is in its figures of memory; and
 any command so that nothing of it is left behind."""
 
 from __future__ import annotations
@@ -16,23 +16,32 @@ from typing import Any
 
 from selfspec.errors import SelfSpecError
 
+_ROOT = Path(__file__).resolve().parents[1]
 
-def run_child(script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What ``script`` says: the last line of its stdout, a JSON object. Its stderr is ours; an interrupt ends it too.
+
+def run_child(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What ``module`` says: the last line of its stdout, a JSON object. Its stderr is ours; an interrupt ends it too.
 
     Args:
+        module: its full name, such as ``benchmarks.memory.arm``.
         environment: further variables.
 
     Raises:
         SelfSpecError: it failed; it has said why on stderr.
     """
-    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
-    done = run_group(command, stdout=subprocess.PIPE, env=os.environ | dict(environment or {}))
+    command = [sys.executable, "-m", module, *arguments]
+    done = run_group(command, stdout=subprocess.PIPE, env=importable() | dict(environment or {}))
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
-        raise SelfSpecError(f"{script} {' '.join(arguments)} failed (exit code {done.returncode}); see above.")
+        raise SelfSpecError(f"{module} {' '.join(arguments)} failed (exit code {done.returncode}); see above.")
     found: dict[str, Any] = json.loads(lines[-1])
     return found
+
+
+def importable() -> dict[str, str]:
+    """The environment of a process that is to import this package, whatever its working folder is."""
+    folders = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 def run_group(

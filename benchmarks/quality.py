@@ -1,6 +1,6 @@
 """What quantisation does to the text: agreement and KL divergence with the float32 artifact, on its own answers.
 
-python benchmarks/quality.py FP32_ARTIFACT ARTIFACT... [--threads N] [-o benchmarks/results/quality.json]
+python -m benchmarks.quality FP32_ARTIFACT ARTIFACT... [--threads N] [-o benchmarks/results/quality.json]
 """
 
 from __future__ import annotations
@@ -10,23 +10,25 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from results import FOLDER, machine_facts, write_results
-
 from selfspec.check.quality import compare, record
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.models.manifest import WEIGHTS_NAME
 from selfspec.runtime.model import load
 
+from .results import FOLDER, machine_facts, write_results
+
 
 def main() -> int:
-    parser = Parser(prog="quality.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(
+        prog="python -m benchmarks.quality", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("reference", type=Path)
     parser.add_argument("artifacts", type=Path, nargs="+")
     parser.add_argument("--threads", type=int)
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "quality.json")
     args = parser.parse_args()
-    return run_command(lambda: run(args), "quality.py")
+    return run_command(lambda: run(args), "python -m benchmarks.quality")
 
 
 def run(args: argparse.Namespace) -> None:

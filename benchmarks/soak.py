@@ -1,6 +1,6 @@
 """Half an hour of everything at once: random prompts, lengths, drafters, samplings, conversations and cancellations.
 
-python benchmarks/soak.py ARTIFACT [--minutes 30] [--seed 0]
+python -m benchmarks.soak ARTIFACT [--minutes 30] [--seed 0]
 
 Every answer is compared with plain decoding under ``exact``; the process's resident memory must stay flat within 3 %
 of what it was after the warm-up, the first sixth of the time. Prints a line a minute and, at the end, ``soak: ok``.
@@ -92,7 +92,9 @@ class Soak:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=0)

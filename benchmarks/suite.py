@@ -1,6 +1,6 @@
 """``make bench``: measures on this machine what README and docs/log.md show, and rewrites their tables.
 
-    python benchmarks/suite.py [--steps bench,beside,quality,memory,experts,synthetic] [--prompts FILE] [--threads N]
+    python -m benchmarks.suite [--steps bench,beside,quality,memory,experts,synthetic] [--prompts FILE] [--threads N]
 
 A result is one JSON file under benchmarks/results, replaced when its step has ended well; the tables are made of
 whatever lies there (tables.py). What moved since the results before is told at the end.
@@ -21,10 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from child import run_child, run_group, terminable
-from results import FOLDER, write_results
-from tables import rewrite
-
 from selfspec.bench.prompts import load_prompts
 from selfspec.check.artifacts import DEFAULT_FOLDER, artifact_name, ensure_artifact
 from selfspec.cli.command import Parser, run_command
@@ -32,9 +28,12 @@ from selfspec.errors import SelfSpecError, UsageError, unknown_name
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.model import notify_stderr
 
-HERE = Path(__file__).resolve().parent
+from .child import importable, run_child, run_group, terminable
+from .results import FOLDER, write_results
+from .tables import rewrite
+
 ARTIFACTS = DEFAULT_FOLDER / "bench"
-PICTURES = HERE.parent / "docs" / "img"
+PICTURES = FOLDER.parents[1] / "docs" / "img"
 SMOLLM2, GEMMA = "smollm2-135m", "gemma3-270m"
 NEW_TOKENS = 48
 NOTEWORTHY = 0.05
@@ -43,7 +42,7 @@ NOTEWORTHY = 0.05
 @dataclass(frozen=True, slots=True)
 class Case:
     """A model in a precision, and the drafts that it is measured with; ``none`` is plain once more: the noise.
-    ``kernels``: as for an export. ``repeats``: those that count; a disturbed machine runs more (selfspec/calm.py)."""
+    ``kernels``: as for an export. ``repeats``: those that count; a disturbed machine runs more (bench/calm.py)."""
 
     model: str
     precision: str
@@ -63,7 +62,9 @@ CASES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser(prog="suite.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(
+        prog="python -m benchmarks.suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     usual = [name for name in STEPS if name != "experts"]  # a first run of which carves a model, for some minutes
     parser.add_argument(
         "--steps", default=",".join(usual), help=f"of {', '.join(STEPS)} (default: all but experts, half an hour)"
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--threads", type=int, help="default: the physical cores")
     args = parser.parse_args(argv)
-    return run_command(lambda: run(args), "suite.py")
+    return run_command(lambda: run(args), "python -m benchmarks.suite")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -130,24 +131,24 @@ def beside(args: argparse.Namespace) -> None:
             )
             return
         pair = [str(native), str(exported(precision, kernels="ort"))]
-        python([str(HERE / "beside_ort.py"), *pair, *_threads(args)], f"beside_ort.py in {precision}")
+        python(["-m", "benchmarks.kernels.beside_ort", *pair, *_threads(args)], f"kernels.beside_ort in {precision}")
 
 
 def quality(args: argparse.Namespace) -> None:
     folders = [str(exported(precision)) for precision in ("fp32", "int8", "int4")]
     folders.append(str(exported("int4", kernels="ort")))
-    python([str(HERE / "quality.py"), *folders, *_threads(args)], "quality.py")
+    python(["-m", "benchmarks.quality", *folders, *_threads(args)], "quality")
 
 
 def memory(args: argparse.Namespace) -> None:
     first, second = exported("fp32"), exported("int4")
     PICTURES.mkdir(parents=True, exist_ok=True)
-    command = [str(HERE / "memory.py"), str(first), "--second", str(second), "--plot", str(PICTURES / "memory.png")]
-    python([*command, *_threads(args)], "memory.py")
+    command = ["-m", "benchmarks.memory", str(first), "--second", str(second), "--plot", str(PICTURES / "memory.png")]
+    python([*command, *_threads(args)], "memory")
 
 
 def synthetic(args: argparse.Namespace) -> None:
-    python([str(HERE / "synthetic.py"), *_threads(args)], "synthetic.py")
+    python(["-m", "benchmarks.synthetic", *_threads(args)], "synthetic")
 
 
 def experts(args: argparse.Namespace) -> None:
@@ -157,22 +158,23 @@ def experts(args: argparse.Namespace) -> None:
         carved = ARTIFACTS / "carved"  # is kept: it takes minutes, and the same arguments give the same bytes
         sparse, dense = (Path(temporary) / name for name in ("wide-moe", "wide-dense"))
         if not carved.exists():
-            python([str(HERE / "carve_moe.py"), str(carved)], "carve_moe.py")
+            python(["-m", "benchmarks.carve", str(carved)], "carve")
         for folder in (sparse, dense):
-            python([str(HERE / "random_checkpoints.py"), folder.name, str(folder)], f"checkpoint of {folder.name}")
-        script = str(HERE / "experts.py")
-        python([script, str(made(carved, "int4")), *_threads(args)], "experts.py on the carved model")
-        python([script, str(made(carved, "fp32")), "--prompts", "0", *_threads(args)], "experts.py on it in fp32")
+            arguments = ["-m", "benchmarks.synthetic.checkpoints", folder.name, str(folder)]
+            python(arguments, f"checkpoint of {folder.name}")
+        module = ["-m", "benchmarks.experts"]
+        python([*module, str(made(carved, "int4")), *_threads(args)], "experts on the carved model")
+        python([*module, str(made(carved, "fp32")), "--prompts", "0", *_threads(args)], "experts on it in fp32")
         for kernels in ("auto", "ort"):
             pair = [str(made(sparse, "int4", kernels)), "--dense", str(made(dense, "int4", kernels))]
-            python([script, *pair, "--prompts", "0", "--temperature", "1", *_threads(args)], f"experts.py, {kernels}")
+            python([*module, *pair, "--prompts", "0", "--temperature", "1", *_threads(args)], f"experts, {kernels}")
 
 
 def made(checkpoint: Path, precision: str, kernels: str = "auto") -> Path:
     """An artifact beside its checkpoint."""
     output = checkpoint.with_name(artifact_name(checkpoint.name, precision, kernels))
     shutil.rmtree(output, ignore_errors=True)  # it may be an older exporter's
-    run_child("synthetic_steps.py", "export", str(checkpoint), str(output), precision, kernels)
+    run_child("benchmarks.synthetic.steps", "export", str(checkpoint), str(output), precision, kernels)
     return output
 
 
@@ -200,7 +202,7 @@ def python(arguments: Sequence[str], what: str) -> str:
         SelfSpecError: it failed.
     """
     notify_stderr(f"{what} ...")
-    done = run_group([sys.executable, *arguments], stdout=subprocess.PIPE)
+    done = run_group([sys.executable, *arguments], stdout=subprocess.PIPE, env=importable())
     if done.returncode:
         raise SelfSpecError(f"{what} failed with exit code {done.returncode}; its own message stands above.")
     return done.stdout

@@ -1,6 +1,6 @@
 """The tables of README.md and docs/log.md, made of the JSON files under benchmarks/results; no number is typed by hand.
 
-    python benchmarks/tables.py            rewrites them
+    python -m benchmarks.tables            rewrites them
 
 A table stands between ``<!-- results: NAME -->`` and ``<!-- end of results -->``; what stands there is replaced. Where
 its results were never measured, it says so. Knows no model and no clock.
@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import beside_ort
-import experts_table
-import memory
-import peer_results
-import synthetic
-from results import FOLDER
-
 from selfspec.bench.bootstrap import Interval
 from selfspec.bench.rows import ALL, PLAIN
 from selfspec.bench.table import markdown_table
+
+from .experts import table as experts_table
+from .kernels import beside_ort
+from .memory import command as memory
+from .peers import results as peer_results
+from .results import FOLDER
+from .synthetic import command as synthetic
 
 Results = Mapping[str, Any]
 """Name of a file without .json → what it holds."""
@@ -280,7 +280,7 @@ def _speed_up(row: Any) -> str:
 
 
 def _synthetic(results: Results) -> str:
-    """Each run of benchmarks/synthetic.py that was kept."""
+    """Each run of benchmarks.synthetic that was kept."""
     return "\n\n".join(
         synthetic.markdown(data) for name, data in sorted(results.items()) if name.startswith("synthetic")
     )

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import child
 import pytest
-from child import run_group
+
+from benchmarks import child
+from benchmarks.child import run_group
 
 _PARENT = """
 import pathlib, subprocess, sys, time
@@ -40,8 +41,9 @@ def test_a_timeout_ends_what_the_command_has_started_too(tmp_path: Path) -> None
 @pytest.mark.skipif(sys.platform == "win32", reason="a process group is POSIX's")
 def test_a_terminated_driver_takes_its_command_along(tmp_path: Path) -> None:
     """Would catch a pip that goes on behind a killed ``make peers``."""
-    here = Path(child.__file__).parent
-    driver = f"import sys; sys.path.insert(0, {str(here)!r}); from child import run_group; run_group(sys.argv[1:])"
+    here = Path(child.__file__).parents[1]
+    program = "from benchmarks.child import run_group; run_group(sys.argv[1:])"
+    driver = f"import sys; sys.path.insert(0, {str(here)!r}); {program}"
     target = tmp_path / "pid"
     with subprocess.Popen([sys.executable, "-c", driver, sys.executable, "-c", _PARENT, str(target)]) as started:
         _await(target.exists)

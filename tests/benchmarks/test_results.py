@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from results import machine_facts, write_results
+
+from benchmarks.results import machine_facts, write_results
 
 
 def test_machine_facts_name_the_day_the_version_and_the_processor() -> None:

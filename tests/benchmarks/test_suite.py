@@ -8,9 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import suite
-from operators import by_operator
 
+from benchmarks import suite
+from benchmarks.kernels.operators import by_operator
 from selfspec.errors import SelfSpecError
 from selfspec.runtime.drafting import DRAFTERS
 
@@ -49,9 +49,10 @@ def test_the_carved_model_is_kept_and_the_wide_ones_are_not(monkeypatch: pytest.
     monkeypatch.setattr(suite, "run_child", lambda *_: {})
     (tmp_path / "carved").mkdir()
     suite.experts(argparse.Namespace(threads=2))
-    assert [line[0] for line in ran] == ["random_checkpoints.py"] * 2 + ["experts.py"] * 4
-    assert [line[1] for line in ran[2:]] == ["carved-int4", "carved-fp32", "wide-moe-int4", "wide-moe-int4-ort"]
-    assert ran[4][2:4] == ["--dense", "wide-dense-int4"]
+    modules = ["benchmarks.synthetic.checkpoints"] * 2 + ["benchmarks.experts"] * 4
+    assert [line[:2] for line in ran] == [["-m", module] for module in modules]
+    assert [line[2] for line in ran[2:]] == ["carved-int4", "carved-fp32", "wide-moe-int4", "wide-moe-int4-ort"]
+    assert ran[4][3:5] == ["--dense", "wide-dense-int4"]
     assert all(line[-2:] == ["--threads", "2"] for line in ran[2:])
 
 

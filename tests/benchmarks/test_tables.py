@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import beside_ort
 import pytest
-import tables
+
+from benchmarks import tables
+from benchmarks.kernels import beside_ort
 
 ROW: dict[str, Any] = {
     "test": "prompts", "draft": "auto", "category": "qa", "prompts": 4, "repeats": 3, "median": 20.04, "roofline": None,

@@ -1,0 +1,1 @@
+"""A small real mixture of experts, carved out of SmolLM2-135M."""

@@ -1,0 +1,1 @@
+"""Native kernels beside ONNX Runtime's, and passes by operator."""

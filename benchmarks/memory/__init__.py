@@ -1,0 +1,1 @@
+"""What plain decoding, each draft and a second model weigh in memory."""

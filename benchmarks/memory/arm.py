@@ -1,0 +1,68 @@
+"""The arms of benchmarks.memory, each for a process of its own. The last line of stdout is a JSON object.
+
+python -m benchmarks.memory.arm profile ARTIFACT THREADS
+python -m benchmarks.memory.arm DRAFT ARTIFACT THREADS TOKENS         named as for ``selfspec bench``
+python -m benchmarks.memory.arm second ARTIFACT THREADS TOKENS SECOND
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from selfspec.bench.prompts import built_in_prompts
+from selfspec.bench.runs import draft_options
+from selfspec.check.comparison import prompt_ids
+from selfspec.cli.command import run_command
+from selfspec.runtime.drafters.base import Drafter
+from selfspec.runtime.drafting import make_drafter
+from selfspec.runtime.engine import decode
+from selfspec.runtime.exit_policy import best_exit
+from selfspec.runtime.model import Model, load
+from selfspec.runtime.sampling import Sampling
+from selfspec.runtime.stats import memory_bytes, peak_rss_bytes
+
+from .second_model import SecondModel
+
+SECOND = "second"
+
+
+def profile(artifact: str, threads: str) -> dict[str, Any]:
+    """Measures and stores the profile, for the arms to find. ``exit_layer``: what early-exit drafts through."""
+    model = load(artifact, threads=int(threads))
+    best = best_exit(model.profile())
+    return {"exit_layer": None if best is None else best.exit_layer}
+
+
+def generate(arm: str, artifact: str, threads: str, tokens: str, second: str | None = None) -> dict[str, Any]:
+    """Greedily ``tokens`` tokens, whatever they say, and what the process weighs then."""
+    model = load(artifact, threads=int(threads))
+    drafter = _drafter(arm, model, second)
+    conversation, ids = model.conversation(), prompt_ids(model, built_in_prompts()[0])
+    rounds = list(decode(conversation, conversation.prefill(ids), drafter, Sampling(), int(tokens), frozenset()))
+    return {
+        "prompt_tokens": len(ids),
+        "new_tokens": sum(len(found.tokens) for found in rounds),
+        "drafted_tokens": sum(found.num_drafted for found in rounds),
+        "pss_bytes": memory_bytes("Pss"),
+        "rss_anon_bytes": memory_bytes("RssAnon"),
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
+
+
+def _drafter(arm: str, model: Model, second: str | None) -> Drafter:
+    if second is not None:
+        return SecondModel(load(second, threads=model.sessions.threads))
+    # With its layer named, early-exit drafts in every round; by the profile alone it would where that pays, or never.
+    return make_drafter(draft_options(arm), model.artifact.manifest, model.profile)
+
+
+def main() -> None:
+    arm, *arguments = sys.argv[1:]
+    found = profile(*arguments) if arm == "profile" else generate(arm, *arguments)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, "python -m benchmarks.memory.arm"))
