@@ -98,10 +98,10 @@ def try_library() -> Trial:
     found, wanted = getattr(tiles, "LAYOUT", None), KERNEL_LAYOUTS[_LIBRARY]
     if found != wanted:
         return Trial(False, f"the installed {_LIBRARY} read layout {found} of the weights, not {wanted}")
-    if EXPERTS_OPERATOR not in getattr(library, "operators", tuple)():
-        return Trial(False, f"the installed {_LIBRARY} lacked the operator {EXPERTS_OPERATOR}")
     try:
         self_test()
+        if EXPERTS_OPERATOR not in getattr(library, "operators", tuple)():
+            return Trial(False, f"the installed {_LIBRARY} lacked the operator {EXPERTS_OPERATOR}")
         path = str(library_path())
         version = metadata.version(_LIBRARY)
     except (KernelError, metadata.PackageNotFoundError) as error:

@@ -62,13 +62,13 @@ def kernel_library(facts: KernelFacts) -> KernelLibrary:
             f"this artifact's weights are in layout {facts.layout} of {facts.name}, and the installed one reads "
             f"{found}: install the {facts.name} of this selfspec, {_INSTEAD}."
         )
-    if EXPERTS_OPERATOR not in getattr(package, "operators", tuple)():
-        raise KernelSetupError(
-            f"the installed {facts.name} lacks the operator {EXPERTS_OPERATOR}: install the {facts.name} of this "
-            f"selfspec (pip install ./kernels), {_INSTEAD}."
-        )
     try:
         self_test()
+        if EXPERTS_OPERATOR not in getattr(package, "operators", tuple)():
+            raise KernelSetupError(
+                f"the installed {facts.name} lacks the operator {EXPERTS_OPERATOR}: install the {facts.name} of this "
+                f"selfspec (pip install ./kernels), {_INSTEAD}."
+            )
         version, path = metadata.version(facts.name), library_path()
         library = KernelLibrary(str(path), f"{facts.name} {version} ({current_path()})", _sha256(path))
     except metadata.PackageNotFoundError as error:

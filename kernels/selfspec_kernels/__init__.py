@@ -7,6 +7,7 @@ weights they read.
 """
 
 import ctypes
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,11 @@ from numpy.typing import NDArray
 
 from . import tiles
 
+PATH_VARIABLE = "SELFSPEC_KERNELS_PATH"
+"""The environment variable that names the path to begin with, instead of the best one: to test or to measure it."""
+
 __all__ = [
+    "PATH_VARIABLE",
     "KernelError",
     "compiled_paths",
     "current_path",
@@ -57,6 +62,8 @@ def _library() -> ctypes.CDLL:
     for name in ("compiled_paths", "paths", "use_path", "current_path", "self_test", "matmul", "operators"):
         getattr(library, f"selfspec_{name}").restype = ctypes.c_char_p
     library.selfspec_last_tiles.restype = ctypes.c_void_p
+    if (path_name := os.environ.get(PATH_VARIABLE)) and (refused := library.selfspec_use_path(path_name.encode())):
+        raise KernelError(f"{PATH_VARIABLE}={path_name!r}: {refused.decode()}")
     return library
 
 
@@ -81,7 +88,7 @@ def use_path(name: str) -> None:
 
 
 def current_path() -> str:
-    """The path the operators use."""
+    """The path the operators use: the best that can run here, unless another was asked for."""
     return str(_library().selfspec_current_path().decode())
 
 

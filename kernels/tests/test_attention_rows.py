@@ -85,7 +85,7 @@ def test_nothing_is_used_but_what_a_row_sees(count: int, window: int) -> None:
 
 @pytest.mark.skipif(not hasattr(mmap, "MAP_ANONYMOUS"), reason="needs mmap")
 @pytest.mark.parametrize("dim", [8, 64, 128])
-def test_nothing_is_read_behind_the_cache(dim: int, every_path: tuple[str, ...]) -> None:
+def test_nothing_is_read_behind_the_cache(dim: int) -> None:
     """Keys are taken 64 at a time; where the cache ends before, the next page may not be there."""
     heads, capacity = Heads(2, 1, dim), min(700, 3 * mmap.PAGESIZE // (4 * dim))
     size = 4 * dim * capacity
@@ -99,7 +99,7 @@ def test_nothing_is_read_behind_the_cache(dim: int, every_path: tuple[str, ...])
         assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
         arrays.append(array)
     memory = Cache(*arrays)
-    for path in every_path:
+    for path in kernels.paths():
         kernels.use_path(path)
         for first, last in ((0, capacity - 5), (capacity - 5, capacity - 1), (capacity - 1, capacity)):
             mixed = run(session(heads), heads, rows(heads, last - first), memory, first)

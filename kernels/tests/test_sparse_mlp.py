@@ -121,11 +121,11 @@ def test_fewer_experts_are_those_of_a_model_that_has_fewer(experts: Experts, dat
 
 @pytest.mark.parametrize("count", [1, 3, 9])
 @pytest.mark.parametrize("chosen", [1, 3])
-def test_no_expert_is_read_that_no_row_chose(count: int, chosen: int, every_path: tuple[str, ...]) -> None:
+def test_no_expert_is_read_that_no_row_chose(count: int, chosen: int) -> None:
     """With NaN for all their scales the result keeps its bits: their weights cost no memory traffic either."""
     experts = Experts(32, 3, 64, 64)
     x, w = rows(experts, count), matrices(experts)
-    for path in every_path:
+    for path in kernels.paths():
         kernels.use_path(path)
         y, selected = run(session(experts), x, chosen)
         spared = set(selected.ravel()) - {-1}
@@ -138,13 +138,11 @@ def test_no_expert_is_read_that_no_row_chose(count: int, chosen: int, every_path
 
 @pytest.mark.parametrize("softmax", ["all", "selected"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_a_number_stays_visible_and_in_its_row(
-    softmax: str, bad: float, every_path: tuple[str, ...]
-) -> None:
+def test_what_is_not_a_number_stays_visible_and_in_its_row(softmax: str, bad: float) -> None:
     """Logits are then NaN or infinite: experts are chosen all the same, in range and once each."""
     experts = replace(SMALL, softmax=softmax)
     x = rows(experts, 9)
-    for path in every_path:
+    for path in kernels.paths():
         kernels.use_path(path)
         good = run(session(experts), x, 3)
         spoilt = x.copy()

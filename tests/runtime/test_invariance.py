@@ -64,6 +64,7 @@ def test_impossible_passes_are_refused(min_rows: int, boundary: int | None) -> N
 
 def test_row_counts_that_mix_rows_are_not_called_alike(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel whose result for a row depends on how many stand beside it, imitated: below four rows all differ."""
+    expected = max(4, fp32.passes.min_rows)
     original = Stack.logits
 
     def mixing(stack: Stack, hidden: Floats) -> Floats:
@@ -74,7 +75,7 @@ def test_row_counts_that_mix_rows_are_not_called_alike(fp32: Toy, monkeypatch: p
     monkeypatch.setattr(Stack, "logits", mixing)
     found = exact_passes(fp32.model.sessions)
     assert found is not None
-    assert found.min_rows == 4
+    assert found.min_rows == expected
 
 
 def imitate(monkeypatch: pytest.MonkeyPatch, changed_rows: Callable[[int, int], int]) -> None:
@@ -98,7 +99,7 @@ def test_a_kernel_that_minds_wide_passes_is_cut(fp32: Toy, monkeypatch: pytest.M
 
 def test_a_kernel_that_takes_keys_in_blocks_is_cut_at_them(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     """As attention with heads of 256 is on x86: in a pass that goes on past a multiple of 64, rows before it differ."""
-    expected = Passes(fp32.passes.min_rows, 64, fp32.passes.widths)
+    expected = Passes(fp32.passes.min_rows, fp32.passes.boundary or 64, fp32.passes.widths)
 
     def before_the_next_block(position: int, rows: int) -> int:
         edge = (position // 64 + 1) * 64
@@ -106,6 +107,28 @@ def test_a_kernel_that_takes_keys_in_blocks_is_cut_at_them(fp32: Toy, monkeypatc
 
     imitate(monkeypatch, before_the_next_block)
     assert exact_passes(fp32.model.sessions) == expected
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_a_kernel_that_minds_how_many_rows_an_expert_has_is_found(
+    precision: str, make_toy: Callable[..., Toy], tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As QMoE with 4 bits does on AVX2 without VNNI in artifacts whose graphs do not give it such a row twice. No
+    padding helps, so nothing is promised."""
+    toy = make_toy(tools.spec(family="olmoe", layers=2, context=64), precision=precision, exit_layers=(1,))
+    assert toy.passes
+    original = Stack._run_pass
+
+    def changed(stack: Stack, route: tuple[Any, ...], hidden: Floats, position: int) -> Floats:
+        found = original(stack, route, hidden, position)
+        [selected] = stack._pass(route[-1].graph, stack._split.rows(len(hidden))).selected.values()
+        experts, counts = np.unique(selected[0], return_counts=True)
+        lonely = np.isin(selected[0, : len(found)], experts[counts == 1]).any(-1)
+        found[lonely] *= np.float32(1 + 1e-6)
+        return found
+
+    monkeypatch.setattr(Stack, "_run_pass", changed)
+    assert exact_passes(toy.model.sessions) is None
 
 
 def test_where_nothing_helps_nothing_is_promised(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

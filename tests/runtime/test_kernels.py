@@ -148,14 +148,16 @@ def test_a_library_of_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("native_kernels")
-def test_a_package_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed without a compiler, or damaged: the package's own words, in a sentence."""
+@pytest.mark.parametrize("name", ["library_path", "_library"])
+def test_a_package_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Installed without a compiler, damaged, or told to use what this processor lacks: the package's own words, in a
+    sentence, whichever of its functions finds it."""
     import selfspec_kernels
 
     def missing() -> Path:
         raise selfspec_kernels.KernelError("it has no library.")
 
-    monkeypatch.setattr(selfspec_kernels, "library_path", missing)
+    monkeypatch.setattr(selfspec_kernels, name, missing)
     with pytest.raises(KernelSetupError, match=r"selfspec-kernels cannot run here: it has no library; .*--kernels ort"):
         kernel_library(FACTS)
 
