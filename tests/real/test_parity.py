@@ -32,14 +32,18 @@ def reference() -> Reference:
     return Reference(checkpoint.path, checkpoint.config)
 
 
-def test_float32_answers_with_the_same_200_tokens_as_hugging_face(real_model: ModelOf, reference: Reference) -> None:
-    """Would catch a wrong rotary base, row order, norm or head: anything that moves an argmax."""
+def test_float32_answers_with_the_200_tokens_of_hugging_face(real_model: ModelOf, reference: Reference) -> None:
+    """Would catch a wrong rotary base, row order, norm or head: anything that moves an argmax. Hugging Face reads our
+    text; a token may be behind its best one by what the tolerance of two logits explains, a near tie."""
     model = real_model("fp32")
     message = {"role": "user", "content": "Tell me about the history of lighthouses."}
     ids = model.codec.encode_chat([message])
-    ours = tuple(token.id for token in model.stream_ids(ids, max_new_tokens=200, draft="none"))
+    ours = [token.id for token in model.stream_ids(ids, max_new_tokens=200, draft="none")]
     assert len(ours) == 200
-    assert ours == tuple(reference.generate(np.asarray(ids), 200))
+    _, logits = reference.hidden_states(np.asarray([*ids, *ours[:-1]]))
+    logits = logits[len(ids) - 1 :]
+    behind = logits.max(-1) - logits[np.arange(200), ours]
+    assert behind.max() <= 2 * LOGIT_TOLERANCE, f"token {behind.argmax()} is behind by {behind.max():.3g}"
 
 
 def test_every_float32_block_equals_hugging_faces(real_model: ModelOf, reference: Reference) -> None:

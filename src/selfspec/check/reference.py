@@ -140,15 +140,3 @@ class Reference:
         for each in hooks:
             each.remove()
         return chosen
-
-    def generate(self, ids: Ids, count: int) -> list[int]:
-        """Greedy continuation, ``count`` tokens, end-of-sequence ignored."""
-        import torch
-
-        self._model.generation_config.eos_token_id = None
-        prompt = torch.from_numpy(ids[None])
-        with torch.no_grad():
-            output = self._model.generate(
-                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, do_sample=False, pad_token_id=0
-            )
-        return [int(token) for token in output[0, len(ids) :]]
