@@ -92,7 +92,7 @@ class ExportOptions:
 class ExportReport:
     """What happened. ``exact`` and ``requantised`` count matrices by the type they had in the checkpoint;
     ``kernels`` are those that the artifact was made for. ``parameters``: of the whole model, and those that one token
-    uses. ``warnings`` name matrices that lost more than usual."""
+    uses. ``warnings``: matrices that lost more than usual, and what of the text was not taken as the files say it."""
 
     output: Path
     manifest: Manifest
@@ -200,7 +200,7 @@ def _write(
     (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
     parameters = count_parameters(specs, config)
-    hot_coverage, warnings = coverage(tokenizer, hot), tuple(writer.warnings)
+    hot_coverage, warnings = coverage(tokenizer, hot), (*writer.warnings, *text.warnings())
     return ExportReport(output, manifest, hot_coverage, chosen, parameters, writer.exact, writer.requantised, warnings)
 
 

@@ -67,7 +67,11 @@ class TokenizerSource(Protocol):
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
     def bos_token_id(self) -> int | None: ...
+
     def special_tokens(self) -> dict[str, str]: ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """What was not taken as the files say it, in words for the user."""
 
 
 def read_json(path: Path) -> dict[str, Any]:

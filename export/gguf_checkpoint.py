@@ -156,7 +156,7 @@ class GGUFCheckpoint:
             ) from error
 
     def tokenizer_files(self) -> TokenizerSource:
-        from .tokenizer import GGUFTokenizer
+        from .gguf_tokenizer import GGUFTokenizer
 
         return GGUFTokenizer(self)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +90,10 @@ def write_gguf(
     metadata: dict[str, Any] | None = None,
     extra: dict[str, Floats] | None = None,
     pre: str | None = "gpt-2",
+    first: Sequence[tuple[str, int]] = (),
 ) -> Path:
-    """A GGUF as llama.cpp's converter writes it. Vectors stay float32, as there."""
+    """A GGUF as llama.cpp's converter writes it. Vectors stay float32, as there. ``first``: texts and types of
+    the first tokens, instead of <|bos|> and <|eos|>."""
     writer = gguf.GGUFWriter(path, ARCHITECTURES.get(spec.family, spec.family))
     writer.add_context_length(spec.context)
     writer.add_embedding_length(spec.hidden)
@@ -108,10 +110,13 @@ def write_gguf(
         writer.add_tokenizer_model("gpt2")
         if pre is not None:
             writer.add_tokenizer_pre(pre)
-        writer.add_token_list(sorted(model["vocab"], key=model["vocab"].__getitem__))
+        tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+        named = first or [(token, 3) for token in tokens[:2]]
+        writer.add_token_list([token for token, _ in named] + tokens[len(named) :])
         writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
-        writer.add_token_types([3, 3] + [1] * (len(model["vocab"]) - 2))
-        writer.add_eos_token_id(1)
+        writer.add_token_types([kind for _, kind in named] + [1] * (len(tokens) - len(named)))
+        if "tokenizer.ggml.eos_token_id" not in (metadata or {}):
+            writer.add_eos_token_id(1)
         writer.add_bos_token_id(0)
     for key, value in (metadata or {}).items():
         if isinstance(value, bool):
@@ -424,7 +429,7 @@ def test_the_tokenizer_agrees_with_hugging_faces(
     assert source.chat_template() is None
 
 
-@pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2", "default", None])
+@pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2", "gpt-2", "default", None])
 def test_pre_tokenizers_split_as_the_originals_do(
     tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path, pre: str | None
 ) -> None:
@@ -439,11 +444,11 @@ def test_pre_tokenizers_split_as_the_originals_do(
     pieces = [piece for piece, _ in ours.pre_tokenizer.pre_tokenize_str("in 12345 days")]
     expected = {
         "smollm": ["in", "Ġ", "1", "2", "3", "4", "5", "Ġdays"], "llama-bpe": ["in", "Ġ", "123", "45", "Ġdays"],
-        "qwen2": ["in", "Ġ", "1", "2", "3", "4", "5", "Ġdays"],
-    }.get(pre or "", ["in", "Ġ12345", "Ġdays"])  # fmt: skip
+        "qwen2": ["in", "Ġ", "1", "2", "3", "4", "5", "Ġdays"], "gpt-2": ["in", "Ġ12345", "Ġdays"],
+    }.get(pre or "", ["in", "Ġ", "123", "45", "Ġdays"])  # fmt: skip
     assert pieces == expected
     for text in TEXTS:
-        if pre not in ("llama-bpe", "qwen2"):
+        if pre in ("smollm", "gpt-2"):
             assert ours.encode(text).ids == original.encode(text).ids, text
         assert ours.decode(ours.encode(text).ids) == text
 
@@ -506,8 +511,8 @@ def test_an_unknown_pre_tokenizer_is_refused_by_name(
     tools: Tools, spec: ToySpec, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     """Guessing one gives other ids for numbers, and a model that is a little worse."""
-    file = write_gguf(tmp_path / "m.gguf", spec, tools.weights(spec), tokenizer=tokenizer, pre="tekken")
-    with pytest.raises(UnsupportedModelError, match=r"tokenizer\.ggml\.pre: unknown pre-tokenizer 'tekken'"):
+    file = write_gguf(tmp_path / "m.gguf", spec, tools.weights(spec), tokenizer=tokenizer, pre="kimi-k2")
+    with pytest.raises(UnsupportedModelError, match=r"tokenizer\.ggml\.pre: unknown pre-tokenizer 'kimi-k2'"):
         GGUFCheckpoint(file).tokenizer_files().tokenizer_json()
 
 
