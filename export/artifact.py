@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -34,13 +33,13 @@ from ..models.rope import rotary_tables
 from ..models.tensors import FLOAT_BITS, StoredTensor, TensorSpec
 from .blocks import Floats
 from .checkpoint import Checkpoint, TokenizerSource
+from .destination import destination
 from .experts import count_parameters, settled_forms
 from .graphs import cut, write_graphs
 from .kernels import KERNELS, KernelChoice, choose_kernels
 from .layouts import BLOCK_SIZES, TileLayout
 from .vocabulary import coverage, split_head
 from .weights import PRECISIONS, WeightsWriter, check_tensors, settled_tie
-from .workspace import clean_up, publish, workspace
 
 PARTITIONS = ("exits", "sublayer")
 LOW_COVERAGE = 0.85
@@ -116,43 +115,11 @@ def export_model(
         SelfSpecError: one sentence on what is wrong with the checkpoint, the options or the disk. Nothing is left.
     """
     try:
-        clean_up(output)
-        _check_output(output, options)
-        report = _export(checkpoint, name, output, options, progress)
+        with destination(output, force=options.force) as folder:
+            return _write(checkpoint, name, folder, output, options, progress)
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
         raise ArtifactError(f"{output} cannot be written ({reason}); nothing was left behind.") from error
-    return report
-
-
-def _check_output(output: Path, options: ExportOptions) -> None:
-    if output.exists() and not options.force:
-        raise ArtifactError(f"{output} exists already; remove it, name another output, or pass `force` to replace it.")
-    if output.exists() and not (output / MANIFEST_NAME).is_file():
-        raise ArtifactError(f"{output} exists and is no artifact, so `force` does not replace it; name another output.")
-
-
-def _export(
-    checkpoint: Checkpoint, name: str, output: Path, options: ExportOptions, progress: Progress
-) -> ExportReport:
-    missing = [parent for parent in (output.parent, *output.parent.parents) if not parent.exists()]
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with workspace(output) as folder:
-            (folder / "new").mkdir()
-            report = _write(checkpoint, name, folder / "new", output, options, progress)
-            publish(folder, output)
-        return report
-    finally:
-        if not output.exists():
-            _remove_empty(missing)
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Undo what mkdir made, innermost first; a folder that someone else uses by now stays."""
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def _write(
@@ -194,7 +161,7 @@ def _write(
             head=head,
             exit_layers=exits,
             tokenizer=facts,
-            files={WEIGHTS_NAME: FileFacts(writer.size, writer.sha256())} | _small_files(root),
+            files={WEIGHTS_NAME: FileFacts((root / WEIGHTS_NAME).stat().st_size, writer.sha256())} | _small_files(root),
             producer={"selfspec": metadata.version("selfspec"), "onnx-ir": onnx_ir.__version__},
         )
     (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")

@@ -4,7 +4,8 @@
     .NAME.xxxxxxxx.selfspec-export/replaced   the old artifact, between two renames
 
 Its owner holds a lock on it, which ends with the process however that ends: a folder without one belongs to nobody. The
-next export to the same output removes it, after putting back an old artifact whose successor never came.
+next export to the same output removes it, after putting back an old artifact whose successor never came: then both
+``new`` and ``replaced`` are there.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from ..errors import ArtifactError
+from .renaming import rename_to_free_name
 
 try:
     import fcntl
@@ -46,7 +50,8 @@ def clean_up(output: Path) -> None:
     """Remove what killed exports to ``output`` left behind, and never the folder of a running one.
 
     Raises:
-        OSError: an old artifact cannot be put back. It stays where it is.
+        ArtifactError: an old artifact cannot be put back. It stays where it is.
+        OSError: the folder beside ``output`` cannot be read.
     """
     if fcntl is None or not output.parent.is_dir():
         return
@@ -62,17 +67,23 @@ def clean_up(output: Path) -> None:
             _unlock(lock)
 
 
-def publish(folder: Path, output: Path) -> None:
+def publish(folder: Path, output: Path, check_replaced: Callable[[Path], None] | None = None) -> None:
     """Put ``folder``/new in the place of ``output``, as a whole and on the disk.
 
+    Args:
+        check_replaced: raises where what stands at ``output`` may not be replaced. It is called when that has been
+            moved into the workspace, where nobody changes it. None: nothing may be replaced.
+
     Raises:
+        FileExistsError: something stands there by now.
         OSError: it could not be done; leaving the workspace makes ``output`` what it was.
     """
     new, replaced = folder / "new", folder / "replaced"
     _sync_tree(new)
-    if output.exists():
-        output.rename(replaced)  # should the next line fail, leaving the workspace puts it back
-    new.rename(output)
+    if check_replaced is not None and os.path.lexists(output):
+        output.rename(replaced)  # should one of the next lines fail, leaving the workspace puts it back
+        check_replaced(replaced)
+    rename_to_free_name(new, output)
     _sync(output.parent)
 
 
@@ -91,9 +102,19 @@ def _make(output: Path) -> tuple[Path, int | None]:
 
 
 def _discard(folder: Path, output: Path) -> None:
-    """Remove a workspace; an old artifact whose successor never came goes back first, or stays where it is."""
-    if (folder / "replaced").exists() and not output.exists():
-        (folder / "replaced").rename(output)
+    """Remove a workspace; what was moved away for a successor that never came goes back first, or stays where it is.
+
+    Raises:
+        ArtifactError: it cannot go back, perhaps because something else has taken its place.
+    """
+    new, replaced = folder / "new", folder / "replaced"
+    if os.path.lexists(replaced) and new.exists():
+        try:
+            rename_to_free_name(replaced, output)
+        except OSError as error:
+            raise ArtifactError(
+                f"{output} was not replaced and could not be put back ({error.strerror}); it is {replaced} now."
+            ) from error
     shutil.rmtree(folder, ignore_errors=True)
 
 
