@@ -209,10 +209,10 @@ class SafetensorsCheckpoint:
 
     def _weight_files(self) -> list[Path]:
         index = self.path / "model.safetensors.index.json"
-        if index.exists():
-            names = _shard_names(index)
-        elif (self.path / "model.safetensors").exists():
+        if (self.path / "model.safetensors").exists():  # an index beside it is left over, as for transformers
             names = ["model.safetensors"]
+        elif index.exists():
+            names = _shard_names(index)
         else:
             names = sorted(p.name for p in self.path.glob("*.safetensors"))
         if not names:

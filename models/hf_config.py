@@ -18,19 +18,10 @@ from .config import (
     check_model_type,
 )
 from .foreign import Settings
+from .hf_inert import INERT_KEYS
 from .hf_rope import read_rope, refuse_both_ropes
 
 _WHERE = "config.json"
-# Keys that change nothing in the forward pass this project builds.
-_INERT_KEYS = frozenset(
-    "architectures model_type torch_dtype dtype transformers_version use_cache attention_dropout "
-    "initializer_range bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id is_llama_config "
-    "transformers.js_config output_attentions output_hidden_states return_dict torchscript "
-    "task_specific_params problem_type finetuning_task id2label label2id prefix tokenizer_class "
-    "chunk_size_feed_forward is_decoder is_encoder_decoder begin_suppress_tokens suppress_tokens max_length "
-    "min_length do_sample num_beams temperature top_k top_p unsloth_version unsloth_fixed cache_implementation "
-    "attn_implementation resid_pdrop hidden_dropout pretraining_tp".split()
-)
 _SHARED_KEYS = frozenset(
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
     "rms_norm_eps max_position_embeddings rope_theta rope_scaling rope_parameters tie_word_embeddings "
@@ -76,7 +67,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
         UnsupportedModelError: unknown model type, or a feature this version lacks, named.
     """
     model_type = check_model_type(data.get("model_type"), _WHERE)
-    known = _INERT_KEYS | _SHARED_KEYS | set(_OWN_KEYS[model_type].split())
+    known = INERT_KEYS | _SHARED_KEYS | set(_OWN_KEYS[model_type].split())
     unknown = [
         key for key, value in data.items()
         if key not in known and not key.startswith("_") and value not in (None, False, [], {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,23 @@ def test_shards_without_an_index_are_found(sharded: Path) -> None:
     """Some folders carry model-0000x files and no index."""
     expected = SafetensorsCheckpoint(sharded).shapes()
     (sharded / "model.safetensors.index.json").unlink()
+    assert SafetensorsCheckpoint(sharded).shapes() == expected
+
+
+def test_one_whole_file_is_read_whatever_index_is_left_over(folder: Path, sharded: Path, tmp_path: Path) -> None:
+    """Someone merges an adapter and saves one file; the old index stays, with or without its shards. transformers takes
+    model.safetensors first."""
+    expected = SafetensorsCheckpoint(folder).shapes()
+    index = folder / "model.safetensors.index.json"
+    for text in ('{"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}', "{}", "no JSON"):
+        index.write_text(text)
+        assert SafetensorsCheckpoint(folder).shapes() == expected
+    edit_weights(folder, model__norm__weight=np.full(32, 7, np.float32))
+    for file in sharded.glob("model*"):  # both are whole, and differ
+        shutil.copy(file, folder)
+    checkpoint = SafetensorsCheckpoint(folder)
+    assert np.asarray(checkpoint.read("model.norm.weight", 0, 32)).tolist() == [7.0] * 32
+    (sharded / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "pytorch_model-00001.bin"}}')
     assert SafetensorsCheckpoint(sharded).shapes() == expected
 
 

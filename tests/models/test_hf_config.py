@@ -10,6 +10,7 @@ import pytest
 from selfspec.errors import CheckpointError, UnsupportedModelError
 from selfspec.models.config import LinearScaling, Llama3Scaling, ModelConfig, RopeConfig, YarnScaling
 from selfspec.models.hf_config import from_hf
+from selfspec.models.hf_inert import GENERATION_KEYS
 
 # The config.json of SmolLM2-135M-Instruct, as published.
 SMOLLM2: dict[str, Any] = {
@@ -31,6 +32,40 @@ LLAMA3_SCALING = {
 def test_smollm2_from_its_config_json(smollm2: ModelConfig) -> None:
     """A published config with all its decoration must pass; every refusal below starts from it."""
     assert from_hf(SMOLLM2) == smollm2
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_return_sequences", 1), ("num_return_sequences", 4), ("max_sequence_length", 256), ("length_penalty", 1.0),
+        ("typical_p", 1.0), ("encoder_no_repeat_ngram_size", 0), ("exponential_decay_length_penalty", [8, 1.1]),
+        ("forced_bos_token_id", 7), ("watermarking_config", {"bias": 2.0}), ("tf_legacy_loss", False),
+        ("use_bfloat16", True), ("num_logits_to_keep", 1), ("model_max_length", 2048), ("attention_dropout", 0.1),
+        ("_name_or_path", "/home/me/llama"), ("use_cache", False), ("quantization_config", None),
+        ("rope_scaling", None), ("rope_scaling", {"type": "default"}), ("rope_scaling", {"rope_type": "default"}),
+    ],
+)  # fmt: skip
+def test_what_does_not_touch_the_forward_pass_is_read_over(smollm2: ModelConfig, key: str, value: Any) -> None:
+    """transformers 4 wrote all generation settings into config.json, where a config was dumped whole."""
+    assert from_hf(SMOLLM2 | {key: value}) == smollm2
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("quantization_config", {"bits": 4}), ("layer_norm_eps", 1e-5), ("logit_scale", 0.5), ("residual_dropout_x", 1)],
+)
+def test_what_may_touch_it_is_still_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(UnsupportedModelError, match=key):
+        from_hf(SMOLLM2 | {key: value})
+
+
+@pytest.mark.reference
+def test_generation_keys_are_the_fields_of_transformers_own_class() -> None:
+    """A list written by hand rots: every field of the installed GenerationConfig must be on it."""
+    from transformers import GenerationConfig
+
+    fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    assert fields <= GENERATION_KEYS, sorted(fields - GENERATION_KEYS)
 
 
 def test_defaults_where_hugging_face_has_them() -> None:
