@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from selfspec.bench.bootstrap import Interval, ratio_interval
-from selfspec.bench.prompts import TEXT, Prompt, built_in_prompts, chosen, load_prompts, spread
+from selfspec.bench.prompts import TEXT, Prompt, built_in_prompts, chosen, load_prompts, prompt_ids, spread
 from selfspec.bench.table import markdown_table
-from selfspec.check.comparison import messages
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError
 from selfspec.runtime.artifact import open_artifact
@@ -106,10 +105,7 @@ def _run(args: argparse.Namespace) -> None:
 def _plan(args: argparse.Namespace) -> Plan:
     prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
     codec = TextCodec(open_artifact(args.artifact))
-    *ids, warm_up = [
-        codec.encode_chat(messages(p)) if codec.has_chat_template else codec.encode(p.text)
-        for p in (*spread(prompts, args.max_prompts), Prompt(0, TEXT, _WARM_UP))
-    ]
+    *ids, warm_up = [prompt_ids(codec, p) for p in (*spread(prompts, args.max_prompts), Prompt(0, TEXT, _WARM_UP))]
     return Plan(ids, [], args.max_new_tokens, args.repeats, _PAUSE, warm_up)
 
 

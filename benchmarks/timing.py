@@ -6,19 +6,20 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from selfspec.bench.timing import take_turns
+from selfspec.bench.calm import in_turn
 
 
 def alternate(arms: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of every call, by arm; they take turns. One warm-up round is not counted."""
-
-    def timed(arm: Callable[[], object]) -> float:
-        started = time.perf_counter()
-        arm()
-        return time.perf_counter() - started
-
-    take_turns(list(arms.values()), 1, timed)
-    return dict(zip(arms, take_turns(list(arms.values()), rounds, timed), strict=True))
+    names = list(arms)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(-1, rounds):
+        for name in (names[index] for index in in_turn(len(names), max(number, 0))):
+            started = time.perf_counter()
+            arms[name]()
+            if number >= 0:
+                found[name].append(time.perf_counter() - started)
+    return found
 
 
 def median_ms(seconds: list[float]) -> float:

@@ -22,10 +22,9 @@ import numpy as np
 
 from selfspec.bench.bootstrap import resampled_interval
 from selfspec.bench.command import Settings, bench
-from selfspec.bench.prompts import built_in_prompts, spread
+from selfspec.bench.prompts import built_in_prompts, prompt_ids, spread
 from selfspec.bench.rows import PLAIN
 from selfspec.bench.work import works
-from selfspec.check.comparison import prompt_ids
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.models.config import ModelConfig, MoEConfig
@@ -149,7 +148,7 @@ def passes(model: Model, temperature: float) -> dict[str, Any]:
     moe = experts_of(model.artifact)
     notify_stderr(f"{_TEXTS} answers, and the experts that they touch ...")
     texts = [
-        own_text(model, prompt_ids(model, prompt), NEW_TOKENS, Sampling(temperature=temperature, seed=seed))
+        own_text(model, prompt_ids(model.codec, prompt), NEW_TOKENS, Sampling(temperature=temperature, seed=seed))
         for seed, prompt in enumerate(spread(built_in_prompts(), _TEXTS))
     ]
     notify_stderr("costs of passes over them ...")
@@ -246,7 +245,7 @@ def auto_choice(model: Model, prompts: int) -> dict[str, Any]:
     profile, rounds = model.profile(), Counter[str]()
     for prompt in spread(built_in_prompts(), prompts):
         auto = Witness(AutoDrafter(profile), rounds)
-        for _ in model.stream_ids(prompt_ids(model, prompt), max_new_tokens=NEW_TOKENS, draft=auto):
+        for _ in model.stream_ids(prompt_ids(model.codec, prompt), max_new_tokens=NEW_TOKENS, draft=auto):
             pass
     choices = {"exit": best_exit(profile), "fewer": best_fewer(profile)}
     return {

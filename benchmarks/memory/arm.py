@@ -11,9 +11,8 @@ import json
 import sys
 from typing import Any
 
-from selfspec.bench.prompts import built_in_prompts
+from selfspec.bench.prompts import built_in_prompts, prompt_ids
 from selfspec.bench.runs import draft_options
-from selfspec.check.comparison import prompt_ids
 from selfspec.cli.command import run_command
 from selfspec.runtime.drafters.base import Drafter
 from selfspec.runtime.drafting import make_drafter
@@ -39,7 +38,7 @@ def generate(arm: str, artifact: str, threads: str, tokens: str, second: str | N
     """Greedily ``tokens`` tokens, whatever they say, and what the process weighs then."""
     model = load(artifact, threads=int(threads))
     drafter = _drafter(arm, model, second)
-    conversation, ids = model.conversation(), prompt_ids(model, built_in_prompts()[0])
+    conversation, ids = model.conversation(), prompt_ids(model.codec, built_in_prompts()[0])
     rounds = list(decode(conversation, conversation.prefill(ids), drafter, Sampling(), int(tokens), frozenset()))
     return {
         "prompt_tokens": len(ids),

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from selfspec.bench.prompts import TEXT, Prompt, built_in_prompts, chosen, load_prompts, spread
-from selfspec.check.comparison import messages
+from selfspec.bench.prompts import TEXT, Prompt, built_in_prompts, chosen, load_prompts, prompt_ids, spread
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError, unknown_name
 from selfspec.runtime.artifact import open_artifact
@@ -82,10 +81,7 @@ def _run(args: argparse.Namespace) -> None:
     facts = machine_facts(threads)
     sources = make_sources(folder, model, precisions, notify_stderr)
     codec = TextCodec(open_artifact(sources.artifacts[precisions[0]]))
-    *ids, warm_up = [
-        codec.encode_chat(messages(p)) if codec.has_chat_template else codec.encode(p.text)
-        for p in (*prompts, Prompt(0, TEXT, _WARM_UP))
-    ]
+    *ids, warm_up = [prompt_ids(codec, p) for p in (*prompts, Prompt(0, TEXT, _WARM_UP))]
     plan = Plan(ids, sorted(codec.eos_token_ids), args.max_new_tokens, args.repeats, _PAUSE, warm_up)
     settings = {
         "model": model, "source": sources.gguf.name,

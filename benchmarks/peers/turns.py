@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from selfspec.bench.timing import turns
+from selfspec.bench.calm import in_turn
 
 from .environment import PeerError
 from .roster import PLAIN
@@ -78,7 +78,7 @@ def take_turns(contenders: Sequence[Contender], plan: Plan, say: Callable[[str],
 def rounds(contenders: int, prompts: int, repeats: int) -> Iterator[tuple[int, int, list[int]]]:
     """(prompt, repeat, order of the contenders)."""
     for number in range(prompts * repeats):
-        yield number // repeats, number % repeats, turns(contenders, number)
+        yield number // repeats, number % repeats, in_turn(contenders, number)
 
 
 def _ask(contender: Contender, plan: Plan, prompt: Sequence[int]) -> Answer | None:

@@ -17,7 +17,7 @@ from selfspec.bench import command as module
 from selfspec.bench.command import Settings, bench
 from selfspec.bench.machine import Machine, machine
 from selfspec.bench.prompts import Prompt
-from selfspec.bench.runs import Proposal, TimedDrafter, run_generation, run_prefill, run_prompt
+from selfspec.bench.runs import Conditions, Contender, Proposal, TimedDrafter, run_generation, run_prefill, run_prompt
 from selfspec.cli.main import main
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, NoDrafter, Prefix, Round
@@ -172,7 +172,7 @@ def test_what_is_proposed_is_recorded(fp32: Any) -> None:
 
 def test_every_round_has_the_proposal_it_began_with(fp32: Any) -> None:
     for draft in ("none", "prompt-lookup", "early-exit:2", "auto"):
-        found = run_prompt(fp32.model, Prompt(1, "qa", TEXT), 8, draft)
+        found = run_prompt(fp32.model, Prompt(1, "qa", TEXT), Conditions(8), Contender(draft, draft))
         assert [p.tokens for p in found.proposals] == [r.num_drafted for r in found.rounds]
         exits = {p.exit_layer for p in found.proposals}
         assert draft != "early-exit:2" or 2 in exits
@@ -306,7 +306,7 @@ def test_time_of_drafting_is_what_propose_takes(fp32: Any, monkeypatch: pytest.M
             heard.append(result)
 
     monkeypatch.setattr("selfspec.bench.runs.make_drafter", lambda *args: Inner())
-    found = run_prompt(fp32.model, Prompt(1, "qa", TEXT), 8, "none")
+    found = run_prompt(fp32.model, Prompt(1, "qa", TEXT), Conditions(8))
     assert list(found.rounds) == heard
     assert len(proposals) == len(heard) > 0
     assert 0 < found.draft_seconds < sum(r.seconds for r in found.rounds)

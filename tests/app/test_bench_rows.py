@@ -30,7 +30,7 @@ def drafted(count: int, accepted: int, seconds: float = 1.0) -> Round:
 
 def run(tokens: int, seconds: float, rounds: Any = (), draft_seconds: float = 0.0, **changes: Any) -> PromptRun:
     values: dict[str, Any] = {"peak_rss": 100, "pss": 60, "token_ids": (7,) * (tokens + 1), "ttft_seconds": 0.5,
-                              "proposals": ()}  # fmt: skip
+                              "proposals": (), "prompt_tokens": 3}  # fmt: skip
     return PromptRun(
         tokens=tokens, seconds=seconds, rounds=tuple(rounds), draft_seconds=draft_seconds, **values | changes
     )

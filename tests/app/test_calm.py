@@ -7,7 +7,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from selfspec.bench.calm import MOST_TURNS, Calm, Turn, Turns, calmest, lacking, limit, used
+from selfspec.bench.calm import MOST_TURNS, Calm, Turn, Turns, calmest, in_turn, lacking, limit, used
 
 
 def test_the_limit_goes_by_the_quicker_probes_and_not_by_the_quickest() -> None:
@@ -73,3 +73,9 @@ def test_a_machine_that_never_calms_down_is_measured_all_the_same_and_told() -> 
 
 def test_nothing_to_run_is_nothing() -> None:
     assert calm_of().turns("x", 0, 3, named) == []
+
+
+def test_each_comes_first_and_behind_each_other_as_often() -> None:
+    """A cyclic order would let B follow A always; a fixed one, reversed, would never begin with B."""
+    rounds = ["".join("ABC"[index] for index in in_turn(3, number)) for number in range(6)]
+    assert rounds == ["ABC", "CBA", "BCA", "ACB", "CAB", "BAC"]

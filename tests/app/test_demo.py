@@ -35,7 +35,7 @@ def test_both_precisions_end_identical(capsys: pytest.CaptureFixture[str]) -> No
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines.count("identical: yes") == 2
-    for draft in ("none", "prompt-lookup", "auto", "early-exit"):
+    for draft in ("plain", "prompt-lookup", "auto", "early-exit"):
         assert sum(f" {draft} " in line and "x " in line for line in lines) == 2 * (len(PROMPTS) + 1)
     assert any(" generate " in line for line in lines[-5:])
     assert [line for line in lines if len(line) > 100 and "/" not in line] == []

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from selfspec import Model
-from selfspec.bench.prompts import Prompt
+from selfspec.bench.prompts import Prompt, prompt_ids
+from selfspec.bench.runs import Conditions, Contender, PromptRun, run_prompt
 from selfspec.check import lossless
-from selfspec.check.comparison import Answer, Conditions, Contender, answer, best_gap, exits, messages, parting
+from selfspec.check.comparison import best_gap, exits, parting
 from selfspec.check.judge import NEAR_TIE, Check, Group, Row, identity, judge, never
 from selfspec.runtime import engine
 from selfspec.runtime.conversation import Conversation
@@ -55,7 +56,7 @@ class WrongHiddenStates(EarlyExit):
         return replace(draft, prefix=replace(draft.prefix, hidden=-draft.prefix.hidden))
 
 
-def _broken(plain: Answer) -> Drafter:
+def _broken(plain: PromptRun) -> Drafter:
     return WrongHiddenStates(2)
 
 
@@ -95,7 +96,7 @@ def test_a_drafter_with_wrong_hidden_states_is_noticed(model: Model, near_ties: 
 
 
 def test_a_near_tie_is_counted_and_no_failure(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selfspec.check.judge.best_gap", lambda model, plain, position: NEAR_TIE / 2)
+    monkeypatch.setattr("selfspec.check.judge.best_gap", lambda model, prompt, plain, position: NEAR_TIE / 2)
     (row,) = _judge(model, Check(BROKEN, near_ties=True), conditions=Conditions(24))
     assert (row.equal, row.near_ties, row.failures) == (0, 2, ())
 
@@ -109,14 +110,15 @@ def test_acceptance_that_must_be_all_or_nothing_is_held_to_it(model: Model) -> N
 
 def test_the_gap_is_that_of_the_logits_that_plain_decoding_saw(model: Model) -> None:
     """At every position the token that plain chose is the best there, so the gap is measured from it."""
-    plain = answer(model, PROMPTS[0], Conditions(6))
-    ids = model.codec.encode_chat(messages(PROMPTS[0]))
+    plain = run_prompt(model, PROMPTS[0], Conditions(6))
+    ids = prompt_ids(model.codec, PROMPTS[0])
     for position, token in enumerate(plain.token_ids):
-        fresh = answer(model, PROMPTS[0], Conditions(position + 1))
+        fresh = run_prompt(model, PROMPTS[0], Conditions(position + 1))
         assert fresh.token_ids[position] == token
         logits = _prefilled(model, [*ids, *plain.token_ids[:position]])
         others = [value for i, value in enumerate(logits.tolist()) if i != token]
-        assert best_gap(model, plain, position) == pytest.approx(float(logits[token]) - max(others), abs=1e-4)
+        gap = float(logits[token]) - max(others)
+        assert best_gap(model, PROMPTS[0], plain, position) == pytest.approx(gap, abs=1e-4)
 
 
 def _prefilled(model: Model, ids: Sequence[int]) -> Floats:
@@ -124,7 +126,7 @@ def _prefilled(model: Model, ids: Sequence[int]) -> Floats:
 
 
 def test_answers_part_where_the_first_token_differs(model: Model) -> None:
-    plain = answer(model, PROMPTS[0], EXACT)
+    plain = run_prompt(model, PROMPTS[0], EXACT)
     other = replace(plain, token_ids=(*plain.token_ids[:3], -1, *plain.token_ids[4:]))
     assert parting(plain, plain) is None
     assert parting(plain, other) == 3

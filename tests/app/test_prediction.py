@@ -37,7 +37,7 @@ def profile(here: Speeds, reading: float = 1.0, computing: float = 2.0, overhead
 
 
 def run(seconds: float, tokens: int, *proposals: Proposal) -> PromptRun:
-    return PromptRun(tokens, seconds, 0, None, (7,) * (tokens + 1), 0.5, (), proposals, 0.0)
+    return PromptRun(tokens, seconds, 0, None, (7,) * (tokens + 1), 0.5, (), proposals, 0.0, 3)
 
 
 NOTHING, COPY = Proposal(None, 0, 0), Proposal(None, 0, 3)

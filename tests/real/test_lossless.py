@@ -10,8 +10,9 @@ import pytest
 
 from selfspec import Model
 from selfspec.bench.prompts import Prompt, built_in_prompts
+from selfspec.bench.runs import Conditions, Contender
 from selfspec.check import lossless
-from selfspec.check.comparison import Conditions, Contender, exits
+from selfspec.check.comparison import exits
 from selfspec.check.judge import Check, Group, identity, judge
 from selfspec.runtime.stack import AS_THEY_COME
 

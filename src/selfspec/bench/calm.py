@@ -1,4 +1,4 @@
-"""Runs in turns, of which those count that nothing disturbed. Knows no model: what is run and probed is given.
+"""Who runs when, and which runs count: those that nothing disturbed. Knows no model: what is run and probed is given.
 
 A machine that others use too is fast and slow by moods, for seconds to minutes each (a step of 9 or of 13 ms), and what
 drafting gains is not the same in both. So a probe, the same short piece of work each time, is timed between turns, and
@@ -85,6 +85,13 @@ class Calm:
         """Of everything that was run."""
         slow = limit(self._probes)
         return Turns(self._run, len(self._used), sum(probe > slow for probe in self._used))
+
+
+def in_turn(contenders: int, round_number: int) -> list[int]:
+    """Who comes when. Every other round goes backwards, and then another one begins: each comes first as often, and
+    behind each of its neighbours."""
+    order = [(round_number // 2 + turn) % contenders for turn in range(contenders)]
+    return order[::-1] if round_number % 2 else order
 
 
 def used(turns: Sequence[Turn[T]]) -> list[T]:

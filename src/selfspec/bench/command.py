@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from .. import __version__
-from ..check.comparison import prompt_ids
 from ..cli.options import load_model
 from ..cli.output import carried, print_csv
 from ..errors import UsageError
@@ -20,26 +19,26 @@ from ..runtime.exit_policy import best_exit
 from ..runtime.model import Model, notify_stderr
 from ..runtime.profile import Profile
 from .calm import Calm, used
+from .contest import answer_in_turns, warm_up
 from .machine import machine
 from .plot import check_plot, write_plot
 from .prediction import Measured, Speeds, parse_speeds, predict, prompt_operations
-from .prompts import Prompt, built_in_prompts, chosen, load_prompts
+from .prompts import Prompt, built_in_prompts, chosen, load_prompts, prompt_ids
 from .report import ArtifactFacts, Costs, Report
 from .roofline import COUNTED, roofline_fraction
-from .rows import PLAIN, Answers, Row, prompt_rows, samples, speed_row
+from .rows import Answers, Row, prompt_rows, samples, speed_row
 from .runs import (
-    PromptRun,
+    Conditions,
+    Contender,
     Run,
     draft_options,
     random_ids,
     run_generation,
     run_prefill,
-    run_prompt,
     step_probe,
     time_prompt,
 )
 from .table import WRITERS
-from .timing import turns as take_order
 from .work import works
 
 _BANDWIDTHS = 3  # of which the best is the machine's: nothing reads faster than it can
@@ -188,7 +187,7 @@ def _check_fits(model: Model, settings: Settings) -> None:
         if value > most:
             raise UsageError(f"{flag} {value}: the model's context holds {context} tokens; give at most {most}.")
     for prompt in settings.prompts:
-        count = len(prompt_ids(model, prompt))
+        count = len(prompt_ids(model.codec, prompt))
         if count + settings.new_tokens > context:
             raise UsageError(
                 f"prompt {prompt.question_id} ({prompt.category}) has {count} tokens, and with -n "
@@ -218,31 +217,13 @@ def _speed_runs(model: Model, settings: Settings, calm: Calm) -> tuple[list[Run]
 
 
 def _answers(model: Model, settings: Settings, calm: Calm) -> list[Answers]:
-    """Every prompt with every draft; those whose answers have nothing to time are left out, and told."""
-    names = [PLAIN, *settings.drafts]
-    prompts = settings.prompts
-
-    def run(prompt: Prompt, name: str) -> PromptRun:
-        return run_prompt(model, prompt, settings.new_tokens, "none" if name == PLAIN else name, exact=settings.exact)
-
-    def turn(number: int, repeat: int) -> dict[str, PromptRun]:
-        order = take_order(len(names), repeat + number)
-        return {names[index]: run(prompts[number], names[index]) for index in order}
-
-    if prompts:  # does not count
-        turn(0, 0)
-    kept: list[Answers] = []
-    found = calm.turns(f"{len(prompts)} prompts", len(prompts), settings.repeats, turn)
-    for prompt, all_turns in zip(prompts, found, strict=True):
-        if all(answer.tokens > 0 for own in all_turns for answer in own.result.values()):
-            runs, unused = (
-                {name: [own.result[name] for own in all_turns if own.used is which] for name in names}
-                for which in (True, False)
-            )
-            kept.append(Answers(prompt.category, runs, unused))
-        else:
-            notify_stderr(f"prompt {prompt.question_id} is left out: an answer of one token has no speed.")
-    return kept
+    """Every prompt with every draft."""
+    if not settings.prompts:
+        return []
+    conditions = Conditions(settings.new_tokens, exact=settings.exact)
+    contenders = [Contender(draft, draft) for draft in settings.drafts]
+    warm_up(model, settings.prompts[0], conditions, contenders)
+    return answer_in_turns(model, settings.prompts, conditions, contenders, settings.repeats, calm, notify_stderr)
 
 
 def _costs(profile: Profile) -> Costs:

@@ -1,4 +1,4 @@
-"""Prompts: the built-in set, or a file, Spec-Bench's jsonl or plain text. Knows their categories, and no model."""
+"""Prompts: the built-in set, or a file, Spec-Bench's jsonl or plain text; their categories and their token ids."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown_name
+from ..runtime.chat_template import Message
+from ..runtime.text import TextCodec
 
 CATEGORIES = ("translation", "summarization", "qa", "math_reasoning", "rag", "mt_bench")
 
@@ -27,6 +29,15 @@ class Prompt:
     question_id: int
     category: str
     text: str
+
+
+def messages(prompt: Prompt) -> list[Message]:
+    return [{"role": "user", "content": prompt.text}]
+
+
+def prompt_ids(codec: TextCodec, prompt: Prompt) -> list[int]:
+    """Through the chat template where the model has one, else as raw text, as a base model wants it."""
+    return codec.encode_chat(messages(prompt)) if codec.has_chat_template else codec.encode(prompt.text)
 
 
 def built_in_prompts() -> tuple[Prompt, ...]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..check.comparison import prompt_ids
 from ..errors import UsageError, unknown_name
 from ..runtime.conversation import Conversation
 from ..runtime.drafters.base import Draft, Drafter, NoDrafter, Round
@@ -18,7 +17,7 @@ from ..runtime.engine import decode
 from ..runtime.model import Model
 from ..runtime.sampling import Sampling
 from ..runtime.stats import memory_bytes, peak_rss_bytes, reset_peak_rss
-from .prompts import Prompt
+from .prompts import Prompt, prompt_ids
 
 _SEED = 0
 _WIDE_PROMPT, _PROMPT_REPEATS = 128, 5
@@ -49,17 +48,41 @@ class Proposal:
 @dataclass(frozen=True, slots=True)
 class PromptRun(Run):
     """A prompt's answer; ``tokens`` and ``seconds`` are those after the first token, ``rounds`` those after it too, and
-    ``proposals`` what each of them began with. ``draft_seconds``: spent in ``propose``."""
+    ``proposals`` what each of them began with. ``draft_seconds``: spent in ``propose``. ``prompt_tokens``: how many the
+    prompt has."""
 
     token_ids: tuple[int, ...]
     ttft_seconds: float
     rounds: tuple[Round, ...]
     proposals: tuple[Proposal, ...]
     draft_seconds: float
+    prompt_tokens: int
 
     @property
     def seconds_per_token(self) -> float:
         return self.seconds / self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What all answers of a comparison have in common."""
+
+    max_new_tokens: int
+    exact: bool = False
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A way to draft. ``draft``: what :func:`draft_options` reads, or what makes a drafter when it is given plain's
+    answer."""
+
+    name: str
+    draft: str | Callable[[PromptRun], Drafter]
+
+
+PLAIN_DECODING = Contender("plain", "none")
 
 
 NUMBERED = ("early-exit:K", "early-exit:K:N", "fewer-experts:N")
@@ -157,14 +180,30 @@ def run_generation(conversation: Conversation, first: int, count: int) -> Run:
     return Run(count, time.perf_counter() - started, peak_rss_bytes(), memory_bytes("Pss"))
 
 
-def run_prompt(model: Model, prompt: Prompt, max_new_tokens: int, draft: str, *, exact: bool = False) -> PromptRun:
-    """A greedy answer, in a conversation of its own, drafted as :func:`draft_options` has it."""
-    used = model.conversation(exact=exact)
-    options = draft_options(draft)
-    drafter = TimedDrafter(make_drafter(options, model.artifact.manifest, model.profile, used.passes.min_rows))
+def run_prompt(
+    model: Model,
+    prompt: Prompt,
+    conditions: Conditions,
+    contender: Contender = PLAIN_DECODING,
+    plain: PromptRun | None = None,
+) -> PromptRun:
+    """The model's answer to ``prompt`` in a conversation of its own, drafted by ``contender``.
+
+    Args:
+        plain: the plain answer under the same conditions, for contenders that need it.
+    """
+    used = model.conversation(exact=conditions.exact)
+    drafter = TimedDrafter(_drafter(model, contender, used, plain))
     reset_peak_rss()
-    ids = prompt_ids(model, prompt)
-    stream = model.stream_ids(ids, max_new_tokens=max_new_tokens, draft=drafter, conversation=used)
+    ids = prompt_ids(model.codec, prompt)
+    stream = model.stream_ids(
+        ids,
+        max_new_tokens=conditions.max_new_tokens,
+        draft=drafter,
+        temperature=conditions.temperature,
+        seed=conditions.seed,
+        conversation=used,
+    )
     token_ids = tuple(token.id for token in stream)
     stats = stream.result.stats
     return PromptRun(
@@ -177,4 +216,14 @@ def run_prompt(model: Model, prompt: Prompt, max_new_tokens: int, draft: str, *,
         rounds=tuple(stream.rounds[1:]),
         proposals=tuple(drafter.proposals),
         draft_seconds=drafter.seconds,
+        prompt_tokens=len(ids),
     )
+
+
+def _drafter(model: Model, contender: Contender, conversation: Conversation, plain: PromptRun | None) -> Drafter:
+    if isinstance(contender.draft, str):
+        options = draft_options(contender.draft)
+        return make_drafter(options, model.artifact.manifest, model.profile, conversation.passes.min_rows)
+    if plain is None:
+        raise ValueError(f"{contender.name} drafts from plain's answer, and none was given")
+    return contender.draft(plain)

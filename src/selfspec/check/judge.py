@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..bench.prompts import Prompt
+from ..bench.runs import PLAIN_DECODING, Conditions, Contender, PromptRun, run_prompt
 from ..runtime.conversation import Conversation
 from ..runtime.drafters.base import Draft, Drafter, Round
 from ..runtime.drafters.early_exit import EarlyExit, Threshold
 from ..runtime.model import Model
-from .comparison import PLAIN, Answer, Conditions, Contender, answer, best_gap, parting
+from .comparison import best_gap, judged_tokens, parting
 
 NEAR_TIE = 1e-3
 """Plain's two best logits are closer than this: fp32 attention at one row may then choose the other."""
@@ -60,7 +61,7 @@ class Row:
 def identity(model: Model) -> Check:
     """A draft by all layers and the whole head: the full model itself, so it must always be right."""
 
-    def make(plain: Answer) -> Drafter:
+    def make(plain: PromptRun) -> Drafter:
         layers = model.artifact.manifest.model.num_layers
         return EarlyExit(layers, _DRAFT_TOKENS, rule=Threshold(0.0), full_head=True)
 
@@ -70,7 +71,7 @@ def identity(model: Model) -> Check:
 def never(model: Model) -> Check:
     """A draft that must always be wrong."""
 
-    def make(plain: Answer) -> Drafter:
+    def make(plain: PromptRun) -> Drafter:
         return WrongGuess(plain, model.artifact.manifest.model.vocab_size)
 
     return Check(Contender("always wrong", make), acceptance=0)
@@ -79,12 +80,12 @@ def never(model: Model) -> Check:
 class WrongGuess:
     """Knows plain's answer and drafts anything but that."""
 
-    def __init__(self, plain: Answer, vocab_size: int) -> None:
+    def __init__(self, plain: PromptRun, vocab_size: int) -> None:
         self._plain = plain
         self._vocab_size = vocab_size
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
-        start = len(conversation.tokens) - self._plain.stats.prompt_tokens
+        start = len(conversation.tokens) - self._plain.prompt_tokens
         right = self._plain.token_ids[start : start + min(max_tokens, _DRAFT_TOKENS)]
         return Draft(tuple((token + 1) % self._vocab_size for token in right))
 
@@ -99,32 +100,35 @@ def judge(model: Model, group: Group, progress: Callable[[str], None]) -> Iterat
         progress: told what is being answered, now and then.
     """
 
-    def answers(contender: Contender, plains: Sequence[Answer | None]) -> list[Answer]:
+    def answers(contender: Contender, plains: Sequence[PromptRun | None]) -> list[PromptRun]:
         found = []
         for i, (prompt, plain) in enumerate(zip(group.prompts, plains, strict=True), start=1):
             progress(f"{group.mode} {contender.name}: {i} of {len(group.prompts)}")
-            found.append(answer(model, prompt, group.conditions, contender, plain))
+            found.append(run_prompt(model, prompt, group.conditions, contender, plain))
         return found
 
-    plains = answers(PLAIN, [None] * len(group.prompts))
+    plains = answers(PLAIN_DECODING, [None] * len(group.prompts))
     for check in group.checks:
-        yield _row(model, check, plains, answers(check.contender, plains))
+        yield _row(model, check, group.prompts, plains, answers(check.contender, plains))
 
 
-def _row(model: Model, check: Check, plains: Sequence[Answer], others: Sequence[Answer]) -> Row:
+def _row(
+    model: Model, check: Check, prompts: Sequence[Prompt], plains: Sequence[PromptRun], others: Sequence[PromptRun]
+) -> Row:
     failures: list[str] = []
     near_ties = 0
-    for plain, other in zip(plains, others, strict=True):
+    for prompt, plain, other in zip(prompts, plains, others, strict=True):
         position = parting(plain, other)
         if position is None:
             continue
-        gap = best_gap(model, plain, position) if check.near_ties else None
+        gap = best_gap(model, prompt, plain, position) if check.near_ties else None
         if gap is not None and gap < NEAR_TIE:
             near_ties += 1
         else:
-            failures.append(_parted(plain, position, gap))
+            failures.append(_parted(prompt, position, gap))
     equal = len(plains) - near_ties - len(failures)
-    judged, accepted = (sum(getattr(o, f"{kind}_tokens") for o in others) for kind in ("judged", "accepted"))
+    judged = sum(map(judged_tokens, others))
+    accepted = sum(found.num_accepted for other in others for found in other.rounds)
     if check.acceptance is not None and (not judged or accepted != check.acceptance * judged):
         wanted = "all" if check.acceptance else "none"
         failures.append(f"{accepted} of {judged} drafted tokens were accepted, where {wanted} should be")
@@ -140,6 +144,6 @@ def _row(model: Model, check: Check, plains: Sequence[Answer], others: Sequence[
     )
 
 
-def _parted(plain: Answer, position: int, gap: float | None) -> str:
-    where = f"prompt {plain.prompt.question_id} ({plain.prompt.category}) parts from plain at token {position}"
+def _parted(prompt: Prompt, position: int, gap: float | None) -> str:
+    where = f"prompt {prompt.question_id} ({prompt.category}) parts from plain at token {position}"
     return where if gap is None else f"{where}, where plain's two best logits are {gap:.2g} apart"

@@ -1,7 +1,7 @@
 """``make lossless``: drafted text against plain text, token for token, for every drafter and precision.
 
 Exports the real model where need be, answers the same prompts with every drafter, and prints a row for each; the last
-line says ``lossless: yes`` or ``lossless: NO``. The rules are in checks.py.
+line says ``lossless: yes`` or ``lossless: NO``. The rules are in judge.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..bench.prompts import Prompt, built_in_prompts, chosen, load_prompts, spread
+from ..bench.runs import Conditions, Contender
 from ..cli.command import Parser, run_command
 from ..errors import UsageError, unknown_name
 from ..runtime.artifact import open_artifact
 from ..runtime.model import Model, load, notify_stderr
 from .artifacts import DEFAULT_FOLDER, MODEL, ensure_artifact
-from .comparison import Conditions, Contender, exits, with_fewer_experts
+from .comparison import exits, with_fewer_experts
 from .judge import Check, Group, Row, identity, judge, never
 
 PRECISIONS = ("fp32", "int8", "int4")

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bench.prompts import built_in_prompts
+from ..bench.prompts import built_in_prompts, prompt_ids
 from ..runtime.conversation import Conversation
 from ..runtime.model import Model
 from ..runtime.stack import Floats
-from .comparison import prompt_ids
 
 TOKENS = 2_400  # asked for; answers that end early leave some 2,000
 
@@ -40,7 +39,7 @@ def record(model: Model, tokens: int = TOKENS) -> list[Recording]:
     prompts = built_in_prompts()
     while tokens > 0 and len(recordings) < len(prompts):
         each = -(-tokens // (len(prompts) - len(recordings)))
-        ids = prompt_ids(model, prompts[len(recordings)])
+        ids = prompt_ids(model.codec, prompts[len(recordings)])
         answer = tuple(token.id for token in model.stream_ids(ids, max_new_tokens=each, draft="prompt-lookup"))
         recordings.append(Recording(tuple(ids), answer))
         tokens -= len(answer)

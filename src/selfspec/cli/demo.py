@@ -13,14 +13,18 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime as ort
 
-from ..bench.prompts import Prompt, built_in_prompts, spread
-from ..bench.timing import Timing, alternate, total
+from ..bench.calm import Calm
+from ..bench.contest import answer_in_turns, warm_up
+from ..bench.prompts import Prompt, built_in_prompts, messages, spread
+from ..bench.rows import ALL, Answers, Row, prompt_rows
+from ..bench.runs import Conditions, Contender, run_prompt, step_probe
 from ..check.artifacts import DEFAULT_FOLDER, ensure_artifact
-from ..check.comparison import PLAIN, Conditions, Contender, answer, messages, parting
+from ..check.comparison import parting
 from ..runtime.exit_policy import best_exit
 from ..runtime.model import Model, load
 from ..runtime.profile import Profile, cpu_name
@@ -83,7 +87,7 @@ def _run(args: argparse.Namespace) -> Iterator[bool]:
 
 def _ready(folder: Path, precision: str) -> Model:
     """Exported, loaded and measured."""
-    model = load(ensure_artifact(folder, precision, _say), notify=_say)
+    model = load(ensure_artifact(folder, precision, _say), notify=lambda text: _say(textwrap.fill(text, _WIDTH)))
     profile = model.profile()
     _say(textwrap.indent(_costs(model, profile), "  "))
     return model
@@ -93,7 +97,7 @@ def _compare(model: Model, precision: str, prompts: Sequence[Prompt]) -> bool:
     _title(
         f"{precision}: {len(prompts)} prompts, {_NEW_TOKENS} new tokens at most, medians of {_REPEATS} alternating runs"
     )
-    contenders = [PLAIN, *_drafts(model.profile())]
+    contenders = _drafts(model.profile())
     _table(model, prompts, contenders)
     return _report_identical(model, precision, prompts, contenders)
 
@@ -121,25 +125,26 @@ def _costs(model: Model, profile: Profile) -> str:
 
 
 def _table(model: Model, prompts: Sequence[Prompt], contenders: Sequence[Contender]) -> None:
+    """A prompt's rows as soon as it is answered, then those over all."""
     _say(f"{'prompt':15} {'draft':14} {'tok/s':>7} {'speed-up':>9} {'accepted':>9} {'tokens per round':>17}")
-    columns: list[list[Timing]] = [[] for _ in contenders]
+    conditions, answers = Conditions(_NEW_TOKENS), list[Answers]()
+    calm = Calm(step_probe(model), lambda text: None)
+    warm_up(model, prompts[0], conditions, contenders)
     for prompt in prompts:
-        timings = alternate(model, prompt, Conditions(_NEW_TOKENS), contenders, _REPEATS)
-        _print_timings(prompt.category, timings)
-        for column, timing in zip(columns, timings, strict=True):
-            column.append(timing)
+        found = answer_in_turns(model, [prompt], conditions, contenders, _REPEATS, calm, _say)
+        _print_rows(prompt.category, prompt_rows(found))
+        answers += found
     _say("")
-    _print_timings("all prompts", [total(column) for column in columns])
+    _print_rows("all prompts", prompt_rows([replace(found, category=ALL) for found in answers]))
 
 
-def _print_timings(label: str, timings: Sequence[Timing]) -> None:
-    plain = timings[0]
-    for i, timing in enumerate(timings):
-        speed_up = plain.seconds / timing.seconds if timing.seconds else 0.0
-        accepted = f"{timing.acceptance_rate:.0%}" if timing.drafted_tokens else "-"
+def _print_rows(label: str, rows: Sequence[Row]) -> None:
+    for i, row in enumerate(rows):
+        speed_up = 1.0 if row.speed_up is None else row.speed_up
+        accepted = "-" if row.acceptance_rate is None else f"{row.acceptance_rate:.0%}"
         _say(
-            f"{label if i == 0 else '':15} {timing.draft:14} {timing.tokens_per_second:7.1f} {speed_up:8.2f}x "
-            f"{accepted:>9} {timing.tokens_per_round:17.2f}"
+            f"{label if i == 0 else '':15} {row.draft:14} {row.median:7.1f} {speed_up:8.2f}x "
+            f"{accepted:>9} {row.tokens_per_round or 0.0:17.2f}"
         )
 
 
@@ -150,10 +155,10 @@ def _report_identical(model: Model, precision: str, prompts: Sequence[Prompt], c
     conditions = Conditions(_NEW_TOKENS, exact=not alike)
     parted = []
     for prompt in prompts:
-        plain = answer(model, prompt, conditions)
-        drafted = [(c.name, parting(plain, answer(model, prompt, conditions, c))) for c in contenders[1:]]
+        plain = run_prompt(model, prompt, conditions)
+        drafted = [(c.name, parting(plain, run_prompt(model, prompt, conditions, c))) for c in contenders]
         parted += [f"{prompt.category}, {name}: token {at}" for name, at in drafted if at is not None]
-    count = len(prompts) * (len(contenders) - 1)
+    count = len(prompts) * len(contenders)
     how = "without --exact" if alike else "with --exact"
     _say(f"\n{precision} {how}: {count - len(parted)} of {count} drafted answers equal plain's, token for token")
     for where in parted:
