@@ -161,9 +161,10 @@ def _write(
             head=head,
             exit_layers=exits,
             tokenizer=facts,
-            files={WEIGHTS_NAME: FileFacts((root / WEIGHTS_NAME).stat().st_size, writer.sha256())} | _small_files(root),
+            files={WEIGHTS_NAME: FileFacts(writer.size, writer.sha256())} | _small_files(root),
             producer={"selfspec": metadata.version("selfspec"), "onnx-ir": onnx_ir.__version__},
         )
+    (root / WEIGHTS_NAME).stat()  # it is gone where somebody removed the folder while we wrote
     (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
     parameters = count_parameters(specs, config)
