@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from selfspec.bench.bootstrap import Interval, ratio_interval
+from selfspec.bench.markdown import markdown_table
 from selfspec.bench.prompts import TEXT, Prompt, built_in_prompts, chosen, load_prompts, prompt_ids, spread
-from selfspec.bench.table import markdown_table
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError
 from selfspec.runtime.artifact import open_artifact

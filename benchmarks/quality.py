@@ -16,7 +16,8 @@ from selfspec.errors import UsageError
 from selfspec.models.manifest import WEIGHTS_NAME
 from selfspec.runtime.model import load
 
-from .results import FOLDER, machine_facts, write_results
+from . import RESULTS
+from .results import machine_facts, write_results
 
 
 def main() -> int:
@@ -26,7 +27,7 @@ def main() -> int:
     parser.add_argument("reference", type=Path)
     parser.add_argument("artifacts", type=Path, nargs="+")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("-o", "--output", type=Path, default=FOLDER / "quality.json")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "quality.json")
     args = parser.parse_args()
     return run_command(lambda: run(args), "python -m benchmarks.quality")
 

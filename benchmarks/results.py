@@ -17,8 +17,6 @@ from selfspec.runtime.limits import cpus
 
 _NUMBERS = re.compile(r"\[\n\s+((?:[-+.eE\d]+,?\s+)+)\]")
 
-FOLDER = Path(__file__).resolve().parent / "results"
-
 
 def machine_facts(threads: int | None = None, seconds: float = 1.0) -> dict[str, Any]:
     """The fields of :class:`selfspec.bench.machine.Machine`, with ``date`` (UTC) and ``selfspec``, the version.

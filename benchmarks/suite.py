@@ -28,12 +28,13 @@ from selfspec.errors import SelfSpecError, UsageError, unknown_name
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.model import notify_stderr
 
+from . import RESULTS
 from .child import importable, run_child, run_group, terminable
-from .results import FOLDER, write_results
+from .results import write_results
 from .tables import rewrite
 
 ARTIFACTS = DEFAULT_FOLDER / "bench"
-PICTURES = FOLDER.parents[1] / "docs" / "img"
+PICTURES = RESULTS.parents[1] / "docs" / "img"
 SMOLLM2, GEMMA = "smollm2-135m", "gemma3-270m"
 NEW_TOKENS = 48
 NOTEWORTHY = 0.05
@@ -115,9 +116,9 @@ def bench(args: argparse.Namespace) -> None:
         report = json.loads(python([*command, *_threads(args)], f"selfspec bench of {artifact.name}"))
         prompts = "built-in" if args.prompts is None else args.prompts.name
         report |= {"prompt_set": prompts, "new_tokens": NEW_TOKENS}
-        write_results(FOLDER / f"bench-{artifact.name}.json", report)
+        write_results(RESULTS / f"bench-{artifact.name}.json", report)
     known = {f"bench-{artifact_name(case.model, case.precision, case.kernels)}" for case in CASES}
-    for path in (path for path in FOLDER.glob("bench-*.json") if path.stem not in known):
+    for path in (path for path in RESULTS.glob("bench-*.json") if path.stem not in known):
         path.unlink()  # of a case that there is no more
 
 
@@ -211,7 +212,7 @@ def python(arguments: Sequence[str], what: str) -> str:
 def speed_ups() -> dict[tuple[str, str, str], float]:
     """(results file, category, draft) → speed-up, of all that lies in the results folder."""
     found: dict[tuple[str, str, str], float] = {}
-    for path in sorted(FOLDER.glob("bench-*.json")):
+    for path in sorted(RESULTS.glob("bench-*.json")):
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found |= {
             (path.stem.removeprefix("bench-"), row["category"], row["draft"]): row["speed_up"]

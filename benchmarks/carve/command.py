@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfspec.bench.table import markdown_table
+from selfspec.bench.markdown import markdown_table
 from selfspec.check.quality import TOKENS, Recording, record
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UnsupportedModelError, UsageError

@@ -38,8 +38,9 @@ from selfspec.runtime.model import Model, load, notify_stderr
 from selfspec.runtime.profile import fewer_experts
 from selfspec.runtime.sampling import Sampling
 
+from .. import RESULTS
 from ..memory.command import measure_arms, profiled_exit
-from ..results import FOLDER, machine_facts, write_results
+from ..results import machine_facts, write_results
 from ..timing import alternate, median_ms
 from .table import markdown
 from .union import ROWS, ceilings, own_text, random_union, timed_passes, union
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
     if args.prompts:
         data |= drafts(model, args.prompts)
     suffix = "-ort" if manifest.kernels is None else ""
-    write_results(args.output or FOLDER / f"experts-{manifest.name}-{manifest.precision}{suffix}.json", data)
+    write_results(args.output or RESULTS / f"experts-{manifest.name}-{manifest.precision}{suffix}.json", data)
     print(markdown(data))
 
 

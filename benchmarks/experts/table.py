@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from selfspec.bench.table import markdown_table
+from selfspec.bench.markdown import markdown_table
 
-from ..memory import command as memory
+from ..memory import table as memory
 
 
 def of_all(results: Iterable[tuple[str, Any]]) -> str:

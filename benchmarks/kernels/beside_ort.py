@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from selfspec.bench.bootstrap import resampled_interval
-from selfspec.bench.table import markdown_table
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.model import Model, load, notify_stderr
 
+from .. import RESULTS
 from ..child import run_child
-from ..results import FOLDER, machine_facts, write_results
+from ..results import machine_facts, write_results
 from ..timing import alternate, median_ms
+from .table import PREFILL, ROWS, markdown
 
-ROWS = (1, 2, 4, 8, 16)
-PREFILL = 512
 _CONTEXT = 128  # tokens before a pass
 _PREFILL_ROUNDS = 7
 _BLOCK = 8
@@ -59,10 +58,10 @@ def run(args: argparse.Namespace) -> None:
         found[f"{name}_open"] = opened(getattr(args, name), args.threads)
     manifest = models["native"].artifact.manifest
     facts = machine_facts(args.threads)
-    output = args.output or FOLDER / f"beside-{manifest.name}-{manifest.precision}.json"
+    output = args.output or RESULTS / f"beside-{manifest.name}-{manifest.precision}.json"
     about = {"model": manifest.name, "precision": manifest.precision, "kernels": models["native"].sessions.kernels_name}
     write_results(output, {"machine": facts, "settings": about | {"rounds": args.rounds, "context": _CONTEXT}} | found)
-    print(table([about | found]))
+    print(markdown([about | found]))
 
 
 def check(models: Mapping[str, Model]) -> None:
@@ -130,33 +129,6 @@ def opened(artifact: Path, threads: int | None) -> dict[str, Any]:
         "answer_anonymous_bytes": max(each["answer_anonymous_bytes"] for each in found),
         "kv_bytes": found[0]["kv_bytes"],
     }
-
-
-def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: ort's time over native's, a line a model, and what opening costs."""
-    head = [
-        "",
-        *(f"M={rows}" for rows in ROWS),
-        f"prompt of {PREFILL}",
-        "open s",
-        "anonymous MB: graphs",
-        "and tokenizer",
-        "answering",
-    ]
-    rows = []
-    for found in results:
-        cells = [_ratio(each) for each in [*found["passes"], found["prefill"]]]
-        opened = [found["native_open"], found["ort_open"]]
-        cells.append(" / ".join(f"{each['seconds']:.2f}" for each in opened))
-        for key in ("graphs_anonymous_bytes", "anonymous_bytes", "answer_anonymous_bytes"):
-            cells.append(" / ".join(f"{each[key] / 1e6:.1f}" for each in opened))
-        rows.append([f"{found['model']} {found['precision']}", *cells])
-    return markdown_table(head, rows)
-
-
-def _ratio(each: Mapping[str, float]) -> str:
-    interval = f" [{each['low']:.2f}, {each['high']:.2f}]" if "low" in each else ""
-    return f"{each['ort_ms'] / each['native_ms']:.2f}×{interval} ({each['native_ms']:.2f} / {each['ort_ms']:.2f} ms)"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from selfspec.bench.table import markdown_table
+from selfspec.bench.markdown import markdown_table
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.runtime.artifact import open_artifact

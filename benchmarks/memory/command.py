@@ -18,18 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from selfspec.bench.plot import check_plot
-from selfspec.bench.table import markdown_table
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.runtime.artifact import open_artifact
 from selfspec.runtime.limits import cpus
 from selfspec.runtime.model import notify_stderr
 
+from .. import RESULTS
 from ..child import run_child
-from ..results import FOLDER, machine_facts, write_results
+from ..results import machine_facts, write_results
 from .arm import SECOND
 from .plot import write_plot
 from .second_model import check_second, default_second
+from .table import markdown
 
 _SCRIPT = "benchmarks.memory.arm"
 
@@ -47,7 +48,7 @@ def build_parser() -> Parser:
     parser.add_argument("--second", type=Path, metavar="ARTIFACT", help="drafts, as a second model would")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="exactly so many (default: 256)")
     parser.add_argument("--threads", type=int, default=cpus().threads, help="default: the physical cores")
-    parser.add_argument("-o", dest="output", type=Path, default=FOLDER / "memory.json", help="JSON file to write")
+    parser.add_argument("-o", dest="output", type=Path, default=RESULTS / "memory.json", help="JSON file to write")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture to draw: .png, .svg or .pdf")
     return parser
 
@@ -115,28 +116,3 @@ def _ratios(row: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, float
         f"{name}_ratio": row[f"{name}_bytes"] / plain[f"{name}_bytes"] if plain[f"{name}_bytes"] else None
         for name in ("pss", "rss_anon")
     }
-
-
-def markdown(data: Mapping[str, Any]) -> str:
-    """A row an arm."""
-    names = ("arm", "tokens", "drafted", "PSS MB", "÷ plain", "RssAnon MB", "÷ plain", "peak RSS MB")
-    artifact, facts, first = data["artifact"], data["machine"], data["rows"][0]
-    under = (
-        f"{artifact['name']} {artifact['precision']} after {first['prompt_tokens']} + {first['new_tokens']} tokens, "
-        f"{facts['threads']} thread(s) of {facts['cpu']}, ONNX Runtime {facts['onnxruntime']}, selfspec "
-        f"{facts['selfspec']}, {facts['date']}."
-    )
-    return f"{markdown_table(names, map(_cells, data['rows']))}\n\n{under}"
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    def megabytes(name: str) -> str:
-        return "-" if row[name] is None else f"{row[name] / 1e6:.0f}"
-
-    def ratio(name: str) -> str:
-        return "-" if row[name] is None else f"{row[name]:.3f}"
-
-    return [
-        row["arm"], str(row["new_tokens"]), str(row["drafted_tokens"]), megabytes("pss_bytes"), ratio("pss_ratio"),
-        megabytes("rss_anon_bytes"), ratio("rss_anon_ratio"), megabytes("peak_rss_bytes"),
-    ]  # fmt: skip

@@ -27,12 +27,14 @@ from selfspec.runtime.limits import cpus
 from selfspec.runtime.model import notify_stderr
 from selfspec.runtime.text import TextCodec
 
-from ..results import FOLDER, machine_facts, write_results
+from .. import RESULTS
+from ..results import machine_facts, write_results
 from .environment import WORKERS, PeerError, environment, make_environment, prepare, without_folders
 from .model import Sources, make_sources
 from .process import PeerProcess
-from .results import OURS, Row, rows, table
+from .results import OURS, rows
 from .roster import EARLY_EXIT, MODELS, NOT_TRIED, PEERS, PLAIN, PROMPT_LOOKUP, SMOLLM2, Peer
+from .table import PeerRow, table
 from .turns import Contender, Plan, take_turns
 
 PRECISIONS = ("fp32", "int8", "int4")
@@ -90,14 +92,14 @@ def _run(args: argparse.Namespace) -> None:
         "max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "threads": threads, "pause": plan.pause,
     }  # fmt: skip
     commands = {peer: _prepared(peer, folder, model, sources, threads) for peer in peers}
-    tables: dict[str, list[Row]] = {}
+    tables: dict[str, list[PeerRow]] = {}
     for precision in precisions:
         mine = {peer: command for peer, command in commands.items() if peer.precision == precision}
         notify_stderr(f"{precision}: {', '.join(peer.name for peer in mine)}")
         found = measure(mine, plan, environment(threads), folder / "logs")
         tables[precision] = [replace(row, reason=without_folders(row.reason, cache, Path.home())) for row in found]
         print(f"## {precision}\n\n{table(tables[precision])}\n", flush=True)
-        write_results(output or FOLDER / f"peers-{model}.json", {
+        write_results(output or RESULTS / f"peers-{model}.json", {
             "machine": facts,
             "settings": settings,
             "precisions": {name: [asdict(row) for row in done] for name, done in tables.items()},
@@ -161,7 +163,7 @@ def _prepared(peer: Peer, folder: Path, model: str, sources: Sources, threads: i
     return [str(python), str(WORKERS / peer.worker), "serve", json.dumps(spec)]
 
 
-def measure(commands: dict[Peer, list[str] | str], plan: Plan, env: dict[str, str], logs: Path) -> list[Row]:
+def measure(commands: dict[Peer, list[str] | str], plan: Plan, env: dict[str, str], logs: Path) -> list[PeerRow]:
     """A row for every arm of every peer of one precision. ``commands``: what serves each, or why nothing does."""
     processes: dict[str, PeerProcess] = {}
     contenders: list[Contender] = []

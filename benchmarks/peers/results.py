@@ -1,4 +1,4 @@
-"""What the turns make: a row for every arm of every peer, and the tables. Arithmetic only."""
+"""What the turns make: a row for every arm of every peer. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -6,38 +6,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from selfspec.bench.bootstrap import Interval, ratio_interval
-from selfspec.bench.table import markdown_table
+from selfspec.bench.bootstrap import ratio_interval
 
 from .process import Ready
-from .roster import NOT_TRIED, PLAIN
+from .roster import PLAIN
+from .table import PeerRow
 from .turns import Contender, seconds_per_token
 
 OURS = "selfspec"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """An arm of a peer: figures, or the ``reason`` why there are none.
-
-    ``prompts``: how many it answered; ``tokens_per_second``: after the first token; ``ttft_ms``: median over prompts
-    of each one's first answer.
-    ``ratio``: its time ÷ our plain decoding's, above 1 where ours is faster, with its 95 % ``interval`` over prompts;
-    ``ratio_of_best``: the same against our fastest arm. ``same_text``: prompts answered with exactly our plain's ids.
-    """
-
-    peer: str
-    arm: str
-    versions: Mapping[str, str]
-    note: str
-    prompts: int = 0
-    tokens_per_second: float | None = None
-    ttft_ms: float | None = None
-    ratio: float | None = None
-    interval: Interval | None = None
-    ratio_of_best: float | None = None
-    same_text: int | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +45,7 @@ def paces(contender: Contender) -> dict[int, Pace]:
     return found
 
 
-def rows(contenders: Sequence[Contender], ready: Mapping[str, Ready]) -> list[Row]:
+def rows(contenders: Sequence[Contender], ready: Mapping[str, Ready]) -> list[PeerRow]:
     """A row each, in order. ``ready``: peer → what it said of itself, where it was loaded."""
     measured = [paces(contender) for contender in contenders]
     ours = [(c, p) for c, p in zip(contenders, measured, strict=True) if c.peer == OURS and p]
@@ -83,14 +59,14 @@ def rows(contenders: Sequence[Contender], ready: Mapping[str, Ready]) -> list[Ro
 
 def _row(
     contender: Contender, found: Mapping[int, Pace], plain: Mapping[int, Pace], best: Mapping[int, Pace], ready: Ready
-) -> Row:
+) -> PeerRow:
     if not found:
         reason = contender.reason or "no answer of two tokens or more"
-        return Row(contender.peer, contender.arm, ready.versions, ready.note, reason=reason)
+        return PeerRow(contender.peer, contender.arm, ready.versions, ready.note, reason=reason)
     seconds = sum(p.tokens * p.seconds_per_token for p in found.values())
     over, under = weighted_seconds(plain, found, plain)
     over_best, under_best = weighted_seconds(plain, found, best)
-    return Row(
+    return PeerRow(
         contender.peer,
         contender.arm,
         ready.versions,
@@ -128,30 +104,3 @@ def _weighted(weights: Mapping[int, Pace], found: Mapping[int, Pace]) -> float:
     seconds, _ = weighted_seconds(weights, found, found)
     tokens = sum(weights[p].tokens for p in weights if p in found)
     return sum(map(statistics.median, seconds)) / tokens if tokens else float("inf")
-
-
-def table(found: Sequence[Row]) -> str:
-    """Markdown. The ratios are theirs ÷ ours in time, which is ours ÷ theirs in speed."""
-    header = ["", "arm", "tok/s", "TTFT ms", "ours plain ÷ this", "95 %", "ours best ÷ this", "same text"]
-    return markdown_table(header, map(_cells, found))
-
-
-def _cells(row: Row) -> list[str]:
-    if row.reason:
-        told = row.reason if row.reason == NOT_TRIED else f"cannot run: {row.reason.replace('|', '/')}"
-        return [row.peer, row.arm, told, *[""] * 5]
-    interval = "-" if row.interval is None else f"{row.interval.low:.2f}–{row.interval.high:.2f}"
-    return [
-        row.peer,
-        row.arm,
-        _number(row.tokens_per_second, ".1f"),
-        _number(row.ttft_ms, ".0f"),
-        _number(row.ratio, ".2f"),
-        interval,
-        _number(row.ratio_of_best, ".2f"),
-        "-" if row.same_text is None else f"{row.same_text} of {row.prompts}",
-    ]
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

@@ -14,20 +14,21 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from selfspec.bench.table import markdown_table
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import SelfSpecError, UsageError, unknown_name
 from selfspec.runtime.limits import cpus
 from selfspec.runtime.model import notify_stderr
 
+from .. import RESULTS
 from ..child import run_child, terminable
-from ..results import FOLDER, machine_facts, write_results
+from ..results import machine_facts, write_results
 from .checkpoints import BYTES_PER_VALUE, CONFIGS, STD, num_parameters, write_checkpoint
-from .steps import NEW_TOKENS, PROMPT_TOKENS
+from .steps import NEW_TOKENS
+from .table import PROMPT_TOKENS, markdown
 
 DEFAULT_MODELS = ("llama-3.2-1b", "qwen3-1.7b")
 _SHARDS = 2
@@ -35,7 +36,6 @@ _SCRIPT = "benchmarks.synthetic.steps"
 # An artifact's size in units of its bfloat16 checkpoint's, rounded up; and bytes for its tables and tokenizer.
 _ARTIFACT_SIZES = {"fp32": 2.0, "int8": 0.7, "int4": 0.5}
 _SMALL_FILES = 200 * 10**6
-_SHOWN_ROWS = ("2", "4", "8", "16")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def build_parser() -> Parser:
     parser.add_argument("--models", default=",".join(DEFAULT_MODELS), help=f"of {', '.join(CONFIGS)}")
     parser.add_argument("--precision", default="int4", help="fp32, int8 or int4 (default: int4)")
     parser.add_argument("--threads", type=int, default=cpus().threads, help="default: the physical cores")
-    parser.add_argument("-o", dest="output", type=Path, default=FOLDER / "synthetic.json", help="JSON file to write")
+    parser.add_argument("-o", dest="output", type=Path, default=RESULTS / "synthetic.json", help="JSON file to write")
     return parser
 
 
@@ -115,42 +115,3 @@ def check_room(folder: Path, checkpoint_bytes: int, precision: str) -> None:
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def markdown(data: Mapping[str, Any]) -> str:
-    """A row a model."""
-    sparse = any(row.get("fewer_costs") for row in data["rows"])
-    names = (
-        "model", "parameters", "checkpoint GB", "artifact GB", "export s", "export peak RSS GB",
-        "open s, first / again", "step ms", *(f"V({rows})" for rows in _SHOWN_ROWS), "c by exit layer",
-        *(["c by experts"] if sparse else []),
-        f"pp{PROMPT_TOKENS} tok/s", "PSS MB", "RssAnon MB",
-    )  # fmt: skip
-    facts = data["machine"]
-    under = (
-        f"{data['precision']}, random weights, {facts['threads']} thread(s) of {facts['cpu']}, ONNX Runtime "
-        f"{facts['onnxruntime']}, selfspec {facts['selfspec']}, {facts['date']}; {data['seconds']:.0f} s in all."
-    )
-    return f"{markdown_table(names, (_cells(row, sparse=sparse) for row in data['rows']))}\n\n{under}"
-
-
-def _cells(row: Mapping[str, Any], *, sparse: bool) -> list[str]:
-    whole, active = row["parameters"], row.get("active_parameters", row["parameters"])
-    return [
-        row["model"],
-        f"{whole / 1e9:.2f} G" + ("" if active == whole else f", {active / 1e9:.2f} active"),
-        f"{row['checkpoint_bytes'] / 1e9:.2f}",
-        f"{row['artifact_bytes'] / 1e9:.2f}",
-        f"{row['export_seconds']:.0f}",
-        f"{row['export_peak_rss_bytes'] / 1e9:.2f}",
-        f"{row['first_open_seconds']:.1f} / {row['open_seconds']:.1f}",
-        f"{1000 * row['step_seconds']:.1f}",
-        *(f"{row['verify_costs'][rows]:.2f}" if rows in row["verify_costs"] else "-" for rows in _SHOWN_ROWS),
-        *(_costs(row.get(key, {})) for key in (["draft_costs", "fewer_costs"] if sparse else ["draft_costs"])),
-        f"{row['prefill_tokens_per_second']:.0f}",
-        *("-" if row[key] is None else f"{row[key] / 1e6:.0f}" for key in ("pss_bytes", "rss_anon_bytes")),
-    ]
-
-
-def _costs(costs: Mapping[str, float]) -> str:
-    return ", ".join(f"{key}: {cost:.2f}" for key, cost in costs.items())

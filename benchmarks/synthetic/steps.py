@@ -27,7 +27,8 @@ from selfspec.runtime.profile import ROW_COUNTS, ExitProfile, Profile, time_pass
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stats import memory_bytes, peak_rss_bytes
 
-PROMPT_TOKENS = 128
+from .table import PROMPT_TOKENS
+
 NEW_TOKENS = 16
 _REPEATS = 3  # of the prompt, of which the median counts; one more before them does not
 _TIMING_SECONDS = 15.0

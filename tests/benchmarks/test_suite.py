@@ -65,7 +65,7 @@ def test_what_a_step_says_comes_back_and_its_failure_is_told() -> None:
 def test_changes_are_counted_against_the_results_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(suite, "FOLDER", tmp_path)
+    monkeypatch.setattr(suite, "RESULTS", tmp_path)
     row = {"category": "qa", "draft": "auto", "speed_up": 1.5}
     (tmp_path / "bench-m.json").write_text(json.dumps({"rows": [row, row | {"draft": "plain", "speed_up": None}]}))
     now = suite.speed_ups()

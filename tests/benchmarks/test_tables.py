@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from benchmarks import tables
-from benchmarks.kernels import beside_ort
+from benchmarks.child import importable
+from benchmarks.kernels import table as kernels_table
 
 ROW: dict[str, Any] = {
     "test": "prompts", "draft": "auto", "category": "qa", "prompts": 4, "repeats": 3, "median": 20.04, "roofline": None,
@@ -85,7 +88,7 @@ def test_spec_bench_is_a_line_a_model_and_what_its_noise_was() -> None:
 
 def test_native_beside_ort() -> None:
     """Ratios are ort's time over native's; both times, seconds and megabytes are native / ort."""
-    passes = [{"rows": rows, "native_ms": 2.0, "ort_ms": 3.0, "low": 1.4, "high": 1.6} for rows in beside_ort.ROWS]
+    passes = [{"rows": rows, "native_ms": 2.0, "ort_ms": 3.0, "low": 1.4, "high": 1.6} for rows in kernels_table.ROWS]
     opening = {
         "seconds": 0.09,
         "graphs_anonymous_bytes": 4.3e6,
@@ -183,6 +186,15 @@ def test_what_was_never_measured_is_said(name: str) -> None:
 def test_an_unknown_table_is_refused() -> None:
     with pytest.raises(KeyError):
         tables.fill(region("speeed"), {})
+
+
+def test_tables_know_no_model() -> None:
+    """They are made of files, on a machine where nothing can run."""
+    program = "import sys; from benchmarks import tables; print(*(m for m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], env=importable(), capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "benchmarks.bench_tables" in loaded
+    assert not {name for name in loaded if name.startswith(("onnxruntime", "selfspec.runtime"))}
 
 
 @pytest.mark.parametrize("path", tables.DOCUMENTS, ids=lambda path: path.name)

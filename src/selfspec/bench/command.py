@@ -26,7 +26,7 @@ from .prediction import Measured, Speeds, parse_speeds, predict, prompt_operatio
 from .prompts import Prompt, built_in_prompts, chosen, load_prompts, prompt_ids
 from .report import ArtifactFacts, Costs, Report
 from .roofline import COUNTED, roofline_fraction
-from .rows import Answers, Row, prompt_rows, samples, speed_row
+from .rows import Answers, Row, prompt_rows, samples, speed_row, tokens_per_second
 from .runs import (
     Conditions,
     Contender,
@@ -160,7 +160,8 @@ def bench(model: Model, settings: Settings) -> Report:
     prediction = None
     if settings.predict is not None and profile is not None and wide is not None:
         here = Speeds(found.bandwidth, prompt_operations(passes, wide[0]) / wide[1])
-        measured = Measured(profile, _speed(rows, "pp"), _speed(rows, "tg"), answers)
+        speeds = _speed(settings.prompt_tokens, prefill), _speed(settings.new_tokens, generation)
+        measured = Measured(profile, *speeds, answers)
         prediction = predict(measured, passes, here, settings.predict)
     return Report(
         __version__,
@@ -176,9 +177,9 @@ def bench(model: Model, settings: Settings) -> Report:
     )
 
 
-def _speed(rows: Sequence[Row], kind: str) -> tuple[int, float] | None:
-    """(tokens, tokens a second) of the test 'pp512' or 'tg128'."""
-    return next(((int(row.test[2:]), row.median) for row in rows if row.test.startswith(kind)), None)
+def _speed(tokens: int, runs: Sequence[Run]) -> tuple[int, float] | None:
+    """(tokens, tokens a second) of a test that was run; the median of its repeats."""
+    return (tokens, statistics.median(tokens_per_second([run]) for run in runs)) if runs else None
 
 
 def _check_fits(model: Model, settings: Settings) -> None:

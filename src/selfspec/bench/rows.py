@@ -5,10 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ..runtime.drafters.base import Round
 from .bootstrap import ratio_interval
-from .runs import PromptRun, Run
+
+if TYPE_CHECKING:
+    from ..runtime.drafters.base import Round
+    from .runs import PromptRun, Run
 
 PLAIN = "plain"
 """What all drafts are compared with. ``none`` in a list of drafts is plain decoding once more: it shows the noise."""

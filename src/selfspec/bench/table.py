@@ -6,13 +6,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any, TypeVar
 
 from .calm import SLOWER, Turns
 from .machine import Machine
+from .markdown import markdown_table
 from .prediction import PredictedRow, Prediction
 from .report import Report
 from .rows import Row
@@ -70,11 +71,6 @@ def as_jsonl(report: Report) -> str:
 WRITERS: dict[str, Callable[[Report], str]] = {
     "md": markdown, "csv": as_csv, "json": as_json, "jsonl": as_jsonl,
 }  # fmt: skip
-
-
-def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lines of a Markdown table, without a last newline."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *rows))
 
 
 def _parts(report: Report) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.memory import command as memory
 from benchmarks.memory import plot as memory_plot
 from benchmarks.memory.second_model import SecondModel, check_second, default_second
+from benchmarks.memory.table import markdown
 from selfspec.errors import SelfSpecError, UsageError
 from selfspec.runtime.artifact import open_artifact
 
@@ -66,7 +67,7 @@ def test_every_arm_is_measured_and_drawn(
 
 
 def test_the_table_shows_ratios_and_what_is_not_known() -> None:
-    lines = memory.markdown(_data(_row("plain", 100, 100), _row("second", 150, None))).splitlines()
+    lines = markdown(_data(_row("plain", 100, 100), _row("second", 150, None))).splitlines()
     assert lines[2] == "| plain | 16 | 5 | 100 | 1.000 | 100 | 1.000 | 250 |"
     assert lines[3] == "| second | 16 | 5 | 150 | 1.500 | - | - | 250 |"
     assert lines[5].startswith("toy fp32 after 8 + 16 tokens, 2 thread(s) of a CPU")

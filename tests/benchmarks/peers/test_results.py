@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.peers.process import Ready
-from benchmarks.peers.results import Row, paces, rows, table
+from benchmarks.peers.results import paces, rows
 from benchmarks.peers.roster import NOT_TRIED
+from benchmarks.peers.table import PeerRow, table
 from benchmarks.peers.turns import Contender
 from benchmarks.peers.workers.protocol import Answer, Request
 from selfspec.bench.bootstrap import ratio_interval
@@ -104,4 +105,5 @@ def test_table_has_a_line_for_figures_and_a_line_for_a_reason() -> None:
 
 
 def test_table_shows_what_is_not_known_as_a_dash() -> None:
-    assert table([Row("a", "plain", {}, "", 1, 2.0, 3.0)]).splitlines()[2] == "| a | plain | 2.0 | 3 | - | - | - | - |"
+    shown = table([PeerRow("a", "plain", {}, "", 1, 2.0, 3.0)]).splitlines()
+    assert shown[2] == "| a | plain | 2.0 | 3 | - | - | - | - |"
