@@ -8,12 +8,11 @@ as gains, 1 + weight.
 from __future__ import annotations
 
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader
+from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
@@ -23,7 +22,7 @@ from ..models.gguf_config import from_gguf, model_type_of
 from ..models.registry import family_of
 from .blocks import Blocks, Codes, Floats
 from .checkpoint import TokenizerSource
-from .gguf_header import check_gguf_header
+from .gguf_parts import DAMAGED, damaged, open_parts
 
 _GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -52,7 +51,6 @@ _OUTPUT_NORM_NAMES = _LAYER_NAMES | {
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _INTERLEAVED_ROTARY = ("granite", "llama", "smollm3")
 _ROPE_FREQS = "rope_freqs.weight"
-_DAMAGED = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, OSError)
 
 
 def hf_name(gguf_name: str, model_type: str) -> str:
@@ -70,34 +68,30 @@ def rotary_row_order(num_heads: int, head_dim: int) -> NDArray[np.int64]:
     return rows.swapaxes(1, 2).reshape(-1)
 
 
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{path} is not a complete GGUF file ({type(error).__name__}: {error}); download it again.")
-
-
 class GGUFCheckpoint:
-    """One .gguf file."""
+    """One GGUF file, or all parts of a split one."""
 
     def __init__(self, path: Path) -> None:
         """Read metadata and tensor table.
 
         Raises:
-            CheckpointError: not a GGUF file, or shorter than its own tensor table says.
+            CheckpointError: not a GGUF file, shorter than its own tensor table says, or one of its parts is missing.
             UnsupportedModelError: the architecture or a feature is unknown.
         """
         self.path = path
-        check_gguf_header(path)
+        readers = open_parts(path)
+        reader = readers[0]
         try:
-            reader = GGUFReader(path)
             self.metadata: dict[str, Any] = {
                 key: field.contents()
                 for key, field in reader.fields.items()
                 if not key.startswith("tokenizer.ggml.")  # long lists, read once by whoever needs them
             }
-        except _DAMAGED as error:
-            raise _damaged(path, error) from error
+        except DAMAGED as error:
+            raise damaged(path, error) from error
         self._reader = reader
         model_type = model_type_of(self.metadata.get("general.architecture"))
-        self._tensors = {hf_name(t.name, model_type): t for t in reader.tensors}
+        self._tensors = {hf_name(t.name, model_type): t for r in readers for t in r.tensors}
         divisors = self._tensors.pop(_ROPE_FREQS, None)
         if "model.embed_tokens.weight" not in self._tensors:
             raise CheckpointError(f"{path} has no token_embd.weight tensor; it is not a language model.")
@@ -128,8 +122,8 @@ class GGUFCheckpoint:
         found = self._reader.fields.get(key)
         try:
             return None if found is None else found.contents()
-        except _DAMAGED as error:
-            raise _damaged(self.path, error) from error
+        except DAMAGED as error:
+            raise damaged(self.path, error) from error
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self._tensors.items()}

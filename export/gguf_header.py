@@ -28,6 +28,41 @@ _SCALARS = {
 _ALIGNMENT = b"general.alignment"
 
 
+_OTHERS = {  # how a file begins → what it is, and what to do
+    b"version https://git-lfs": "a Git LFS pointer, which only names the model; fetch the model (git lfs pull)",
+    b"<!doctype": "a web page saved under this name; download the model itself",
+    b"<html": "a web page saved under this name; download the model itself",
+    b"tjgg": "a file of llama.cpp's format before GGUF; download the model as GGUF",
+    b"fmgg": "a file of llama.cpp's format before GGUF; download the model as GGUF",
+    b"lmgg": "a file of llama.cpp's format before GGUF; download the model as GGUF",
+    b"PK": "a zip file, which may hold pickled weights and is never opened; download the model as safetensors or GGUF",
+}
+
+
+def check_is_gguf(path: Path) -> None:
+    """``path`` begins as a GGUF file does, whatever its name.
+
+    Raises:
+        CheckpointError: it does not; says what it is instead, where that can be seen.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(256)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}).") from error
+    if start.startswith(_MAGIC):
+        return
+    words = start.lstrip().lower()
+    what = next((what for begin, what in _OTHERS.items() if words.startswith(begin.lower())), None)
+    if not start:
+        what = "empty and no GGUF file; download it again"
+    elif path.suffix == ".safetensors":
+        what = "a .safetensors file; pass the folder that holds it, with its config.json"
+    elif what is None:
+        what = "no GGUF file, which begins with the letters GGUF; give a model folder, a GGUF file or a hub id"
+    raise CheckpointError(f"{path} is {what}.")
+
+
 def check_gguf_header(path: Path) -> None:
     """Everything that a reader will take from the header of ``path`` lies inside the file.
 
@@ -53,6 +88,8 @@ class _Header:
         if self._take(4, "the magic number") != _MAGIC:
             raise ValueError("it does not begin with GGUF")
         version = self._number("<I", "the version")
+        if int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
+            raise ValueError("it is big-endian, made for another kind of processor: take a little-endian one")
         if version not in _VERSIONS:
             raise ValueError(f"it is of version {version}, and {' and '.join(map(str, _VERSIONS))} can be read")
         tensors, fields = self._number("<Q", "the tensor count"), self._number("<Q", "the field count")

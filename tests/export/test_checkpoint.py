@@ -153,7 +153,7 @@ def test_a_path_that_is_not_there_is_one_sentence(model_id: str) -> None:
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     """A .safetensors file instead of its folder."""
     (tmp_path / "model.safetensors").write_bytes(b"x")
-    refused(tmp_path / "model.safetensors", "not a .gguf")
+    refused(tmp_path / "model.safetensors", "a .safetensors file")
 
 
 def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

