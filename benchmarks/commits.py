@@ -32,7 +32,7 @@ from selfspec.runtime.text import TextCodec
 from .peers.environment import WORKERS, PeerError, environment
 from .peers.process import PeerProcess
 from .peers.results import paces
-from .peers.turns import Contender, Plan, take_turns
+from .peers.turns import PeerArm, Schedule, take_turns
 from .results import machine_facts, write_results
 
 _PROG = "python -m benchmarks.commits"
@@ -102,11 +102,11 @@ def _run(args: argparse.Namespace) -> None:
         write_results(args.output, {"machine": machine_facts(threads), "rows": [asdict(row) for row in found]})
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace) -> Schedule:
     prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
     codec = TextCodec(open_artifact(args.artifact))
     *ids, warm_up = [prompt_ids(codec, p) for p in (*spread(prompts, args.max_prompts), Prompt(0, TEXT, _WARM_UP))]
-    return Plan(ids, [], args.max_new_tokens, args.repeats, _PAUSE, warm_up)
+    return Schedule(ids, [], args.max_new_tokens, args.repeats, _PAUSE, warm_up)
 
 
 def _process(checkout: Path, artifact: Path, python: Path, threads: int, folder: Path) -> PeerProcess:
@@ -132,12 +132,12 @@ def _start(process: PeerProcess, checkout: Path) -> None:
         raise SelfSpecError(f"{checkout} is no checkout: the process imports {process.ready.note}, not {wanted}.")
 
 
-def measure(old: PeerProcess, new: PeerProcess, draft: str, plan: Plan) -> Comparison:
+def measure(old: PeerProcess, new: PeerProcess, draft: str, plan: Schedule) -> Comparison:
     """
     Raises:
         SelfSpecError: one of them failed, or no answer has two tokens.
     """
-    sides = [Contender("old", draft, old), Contender("new", draft, new)]
+    sides = [PeerArm("old", draft, old), PeerArm("new", draft, new)]
     take_turns(sides, plan, notify_stderr)
     for side in sides:
         if side.reason:
@@ -145,7 +145,7 @@ def measure(old: PeerProcess, new: PeerProcess, draft: str, plan: Plan) -> Compa
     return compare(*sides)
 
 
-def compare(old: Contender, new: Contender) -> Comparison:
+def compare(old: PeerArm, new: PeerArm) -> Comparison:
     """What the answers of both say. A prompt counts where both decoded it, with as many repeats on each side."""
     before, after = paces(old), paces(new)
     both = [prompt for prompt in before if prompt in after]

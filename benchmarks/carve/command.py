@@ -74,7 +74,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CarvedRow:
     """``agreement``: share of answer tokens where the best next token is the dense model's. ``loss``: mean negative
     log-likelihood of the answers' tokens, in nats. ``kept`` None: the dense model itself."""
 
@@ -109,7 +109,7 @@ def carve(
     seed: int = 0,
     calibration_tokens: int = CALIBRATION_TOKENS,
     held_out_tokens: int = TOKENS,
-) -> list[Row]:
+) -> list[CarvedRow]:
     """Write a carved checkpoint into the folder ``output``, which appears whole or not at all.
 
     Args:
@@ -226,7 +226,7 @@ def cut_layers(dense: Dense, texts: Sequence[Sequence[int]], shape: Shape, seed:
 
 def compare(
     dense: Dense, layers: Sequence[SparseLayer], kept: Sequence[int], recordings: Sequence[Recording]
-) -> list[Row]:
+) -> list[CarvedRow]:
     """The dense model on its own answers, and the carved one on the same ones with each of ``kept`` experts."""
 
     def mlp_of(count: int | None) -> MLP:
@@ -237,10 +237,10 @@ def compare(
         return mlp
 
     expected, loss = _judge(dense, mlp_of(None), recordings)
-    rows = [Row(None, 1.0, loss)]
+    rows = [CarvedRow(None, 1.0, loss)]
     for count in kept:
         best, loss = _judge(dense, mlp_of(count), recordings)
-        rows.append(Row(count, float(np.mean(np.equal(best, expected))), loss))
+        rows.append(CarvedRow(count, float(np.mean(np.equal(best, expected))), loss))
     return rows
 
 
@@ -257,7 +257,7 @@ def _judge(dense: Dense, mlp: MLP, recordings: Sequence[Recording]) -> tuple[lis
     return best, float(np.mean(losses))
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[CarvedRow]) -> str:
     """A row a number of experts kept."""
     names = ("experts kept", "agreement with dense", "negative log-likelihood")
     cells = (("dense" if r.kept is None else str(r.kept), f"{r.agreement:.2f}", f"{r.loss:.2f}") for r in rows)

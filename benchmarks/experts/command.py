@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from selfspec.bench.bootstrap import resampled_interval
-from selfspec.bench.command import Settings, bench
+from selfspec.bench.command import BenchSettings, bench
 from selfspec.bench.prompts import built_in_prompts, prompt_ids, spread
 from selfspec.bench.rows import PLAIN
 from selfspec.bench.work import works
@@ -235,7 +235,7 @@ def drafts(model: Model, prompts: int) -> dict[str, Any]:
 
 def _benched(model: Model, names: tuple[str, ...], prompts: int, repeats: int) -> tuple[list[Any], dict[str, int]]:
     """(rows over all prompts, turns)."""
-    report = bench(model, Settings(0, NEW_TOKENS, repeats, names, spread(built_in_prompts(), prompts)))
+    report = bench(model, BenchSettings(0, NEW_TOKENS, repeats, names, spread(built_in_prompts(), prompts)))
     whole = [row for row in report.rows if row.category is not None and row.category == report.rows[-1].category]
     return [{key: getattr(row, key) for key in _ROW_KEYS} for row in whole], asdict(report.turns)
 

@@ -35,7 +35,7 @@ from .process import PeerProcess
 from .results import OURS, rows
 from .roster import EARLY_EXIT, MODELS, NOT_TRIED, PEERS, PLAIN, PROMPT_LOOKUP, SMOLLM2, Peer
 from .table import PeerRow, table
-from .turns import Contender, Plan, take_turns
+from .turns import PeerArm, Schedule, take_turns
 
 PRECISIONS = ("fp32", "int8", "int4")
 
@@ -84,7 +84,7 @@ def _run(args: argparse.Namespace) -> None:
     sources = make_sources(folder, model, precisions, notify_stderr)
     codec = TextCodec(open_artifact(sources.artifacts[precisions[0]]))
     *ids, warm_up = [prompt_ids(codec, p) for p in (*prompts, Prompt(0, TEXT, _WARM_UP))]
-    plan = Plan(ids, sorted(codec.eos_token_ids), args.max_new_tokens, args.repeats, _PAUSE, warm_up)
+    plan = Schedule(ids, sorted(codec.eos_token_ids), args.max_new_tokens, args.repeats, _PAUSE, warm_up)
     settings = {
         "model": model, "source": sources.gguf.name,
         "prompts": len(ids), "prompt_ids": [p.question_id for p in prompts],
@@ -163,16 +163,16 @@ def _prepared(peer: Peer, folder: Path, model: str, sources: Sources, threads: i
     return [str(python), str(WORKERS / peer.worker), "serve", json.dumps(spec)]
 
 
-def measure(commands: dict[Peer, list[str] | str], plan: Plan, env: dict[str, str], logs: Path) -> list[PeerRow]:
+def measure(commands: dict[Peer, list[str] | str], plan: Schedule, env: dict[str, str], logs: Path) -> list[PeerRow]:
     """A row for every arm of every peer of one precision. ``commands``: what serves each, or why nothing does."""
     processes: dict[str, PeerProcess] = {}
-    contenders: list[Contender] = []
+    contenders: list[PeerArm] = []
     for peer, command in commands.items():
         reason = command if isinstance(command, str) else ""
         own = env | {name: os.environ[name] for name in ("PYTHONPATH",) if peer.name == OURS and name in os.environ}
         process = PeerProcess([] if isinstance(command, str) else command, own, logs / f"{peer.name}.txt")
         processes[peer.name] = process
-        contenders += [Contender(peer.name, arm, process, reason=reason) for arm in peer.arms]
+        contenders += [PeerArm(peer.name, arm, process, reason=reason) for arm in peer.arms]
     try:
         for contender in contenders:
             _load(contender, processes[contender.peer])
@@ -183,7 +183,7 @@ def measure(commands: dict[Peer, list[str] | str], plan: Plan, env: dict[str, st
             process.close()
 
 
-def _load(contender: Contender, process: PeerProcess) -> None:
+def _load(contender: PeerArm, process: PeerProcess) -> None:
     if not contender.reason:
         try:
             process.start()

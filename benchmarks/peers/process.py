@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..child import kill_group
 from .environment import PeerError, last_words
-from .workers.protocol import Answer, Request
+from .workers.protocol import Answer, Question
 
 _T = TypeVar("_T")
 
@@ -54,7 +54,7 @@ class PeerProcess:
         """
         self._started()
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: Question) -> Answer:
         """
         Raises:
             PeerError: the process died, said an error, or took too long; it has ended.

@@ -11,7 +11,7 @@ from selfspec.bench.bootstrap import ratio_interval
 from .process import Ready
 from .roster import PLAIN
 from .table import PeerRow
-from .turns import Contender, seconds_per_token
+from .turns import PeerArm, seconds_per_token
 
 OURS = "selfspec"
 
@@ -35,7 +35,7 @@ class Pace:
         return len(self.ids) - 1
 
 
-def paces(contender: Contender) -> dict[int, Pace]:
+def paces(contender: PeerArm) -> dict[int, Pace]:
     """By prompt; without prompts that were answered with one token, whose decoding takes no time."""
     found = {}
     for prompt, answers in contender.answers.items():
@@ -45,7 +45,7 @@ def paces(contender: Contender) -> dict[int, Pace]:
     return found
 
 
-def rows(contenders: Sequence[Contender], ready: Mapping[str, Ready]) -> list[PeerRow]:
+def rows(contenders: Sequence[PeerArm], ready: Mapping[str, Ready]) -> list[PeerRow]:
     """A row each, in order. ``ready``: peer → what it said of itself, where it was loaded."""
     measured = [paces(contender) for contender in contenders]
     ours = [(c, p) for c, p in zip(contenders, measured, strict=True) if c.peer == OURS and p]
@@ -58,7 +58,7 @@ def rows(contenders: Sequence[Contender], ready: Mapping[str, Ready]) -> list[Pe
 
 
 def _row(
-    contender: Contender, found: Mapping[int, Pace], plain: Mapping[int, Pace], best: Mapping[int, Pace], ready: Ready
+    contender: PeerArm, found: Mapping[int, Pace], plain: Mapping[int, Pace], best: Mapping[int, Pace], ready: Ready
 ) -> PeerRow:
     if not found:
         reason = contender.reason or "no answer of two tokens or more"

@@ -11,30 +11,30 @@ from selfspec.bench.calm import in_turn
 
 from .environment import PeerError
 from .roster import PLAIN
-from .workers.protocol import Answer, Request
+from .workers.protocol import Answer, Question
 
 _ONE_REPEAT = 4  # times slower than the fastest plain: one repeat, which is as long as all of that one's
 _FEW_PROMPTS = 8  # times slower: one prompt of _EACH too
 _EACH = 4
 
 
-class Answers(Protocol):
-    def ask(self, request: Request) -> Answer: ...
+class Answering(Protocol):
+    def ask(self, request: Question) -> Answer: ...
 
 
 @dataclass
-class Contender:
+class PeerArm:
     """An arm of a peer, and what it answered: prompt number → answers, in time; or ``reason``, why it does not."""
 
     peer: str
     arm: str
-    process: Answers
+    process: Answering
     answers: dict[int, list[Answer]] = field(default_factory=dict)
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Schedule:
     """``prompts``: token ids; ``warm_up``: another prompt, so that the first answer to each of them is one to a prompt
     not seen before, whatever a runtime keeps. ``pause``: seconds between answers, in which the last one's threads stop
     spinning."""
@@ -52,7 +52,7 @@ def seconds_per_token(answer: Answer) -> float | None:
     return answer.decode_seconds / (len(answer.ids) - 1) if len(answer.ids) > 1 else None
 
 
-def take_turns(contenders: Sequence[Contender], plan: Plan, say: Callable[[str], None]) -> None:
+def take_turns(contenders: Sequence[PeerArm], plan: Schedule, say: Callable[[str], None]) -> None:
     """Fills in ``answers`` or ``reason``. The answer to the warm-up is not counted; it shows which arms
     are slow."""
     pace = {}
@@ -81,11 +81,11 @@ def rounds(contenders: int, prompts: int, repeats: int) -> Iterator[tuple[int, i
         yield number // repeats, number % repeats, in_turn(contenders, number)
 
 
-def _ask(contender: Contender, plan: Plan, prompt: Sequence[int]) -> Answer | None:
+def _ask(contender: PeerArm, plan: Schedule, prompt: Sequence[int]) -> Answer | None:
     if contender.reason:
         return None
     time.sleep(plan.pause)
-    request = Request(contender.arm, list(prompt), plan.max_new_tokens, list(plan.eos))
+    request = Question(contender.arm, list(prompt), plan.max_new_tokens, list(plan.eos))
     try:
         return contender.process.ask(request)
     except PeerError as failure:

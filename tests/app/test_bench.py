@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from selfspec.bench import command as module
-from selfspec.bench.command import Settings, bench
+from selfspec.bench.command import BenchSettings, bench
 from selfspec.bench.machine import Machine, machine
 from selfspec.bench.prompts import Prompt
 from selfspec.bench.runs import Conditions, Contender, Proposal, TimedDrafter, run_generation, run_prefill, run_prompt
@@ -278,7 +278,7 @@ def test_answers_of_one_token_are_left_out_and_told(
 ) -> None:
     """Nothing divided by nothing."""
     toy = make_toy(tools.spec(eos=list(range(320))), precision="fp32")
-    report = bench(toy.model, Settings(0, 4, 1, ("none",), (Prompt(7, "qa", "hello"),)))
+    report = bench(toy.model, BenchSettings(0, 4, 1, ("none",), (Prompt(7, "qa", "hello"),)))
     assert [row.test for row in report.rows] == ["tg4"]
     assert "prompt 7 is left out" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from selfspec.bench.prompts import Prompt, prompt_ids
 from selfspec.bench.runs import Conditions, Contender, PromptRun, run_prompt
 from selfspec.check import lossless
 from selfspec.check.comparison import best_gap, exits, parting
-from selfspec.check.judge import NEAR_TIE, Check, Group, Row, identity, judge, never
+from selfspec.check.judge import NEAR_TIE, Check, CheckRow, Group, identity, judge, never
 from selfspec.runtime import engine
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, Drafter
@@ -37,7 +37,7 @@ def model(make_toy: Callable[..., Any]) -> Model:
     return found
 
 
-def _judge(model: Model, *checks: Check, conditions: Conditions = EXACT) -> list[Row]:
+def _judge(model: Model, *checks: Check, conditions: Conditions = EXACT) -> list[CheckRow]:
     return list(judge(model, Group("test", conditions, PROMPTS, checks), lambda line: None))
 
 

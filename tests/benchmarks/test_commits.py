@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import commits
 from benchmarks.peers.process import PeerProcess
-from benchmarks.peers.turns import Contender
+from benchmarks.peers.turns import PeerArm
 from benchmarks.peers.workers.protocol import Answer
 from selfspec.errors import SelfSpecError
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _side(seconds: list[list[float]], ids: tuple[int, ...] = (7, 8, 9)) -> Contender:
+def _side(seconds: list[list[float]], ids: tuple[int, ...] = (7, 8, 9)) -> PeerArm:
     """``seconds``: of all tokens after the first, [prompt][repeat]."""
-    side = Contender("a commit", "none", PeerProcess([], {}, Path()))
+    side = PeerArm("a commit", "none", PeerProcess([], {}, Path()))
     side.answers = {n: [Answer(list(ids), 0.1, s) for s in repeats] for n, repeats in enumerate(seconds)}
     return side
 

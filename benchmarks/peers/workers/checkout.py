@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from protocol import Answer, Request, run_worker
+from protocol import Answer, Question, run_worker
 
 import selfspec
 
@@ -19,7 +19,7 @@ class Checkout:
         self.versions = {"selfspec": selfspec.__version__}
         self.note = str(Path(selfspec.__file__).resolve().parent)  # the driver asks whether it is the right one
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Question) -> Answer:
         ids: list[int] = []
         times: list[float] = []
         start = time.perf_counter()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ctranslate2
-from protocol import Answer, Request, run_worker
+from protocol import Answer, Question, run_worker
 from tokenizers import Tokenizer
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
@@ -27,7 +27,7 @@ class CTranslate2:
         self._model = ctranslate2.Generator(str(folder), intra_threads=threads, compute_type=compute_type)
         self._tokenizer = Tokenizer.from_file(str(tokenizer))
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Question) -> Answer:
         ids: list[int] = []
         times: list[float] = []
 

@@ -10,7 +10,7 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from protocol import Answer, Request, run_worker
+from protocol import Answer, Question, run_worker
 
 
 class GenAIWorker:
@@ -24,7 +24,7 @@ class GenAIWorker:
         self.versions = {name: version(name) for name in ("onnxruntime-genai", "onnxruntime")}
         self.note = "its builder's default int4: symmetric blocks of 32, accuracy level 4, the head too"
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Question) -> Answer:
         started = time.perf_counter()
         params = self._og.GeneratorParams(self._model)
         params.set_search_options(

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import torch
-from protocol import Answer, Request
+from protocol import Answer, Question
 from transformers import GenerationConfig
 
 
@@ -24,7 +24,7 @@ class Stopwatch:
     def end(self) -> None: ...
 
 
-def answer(model: Any, request: Request, **options: Any) -> Answer:
+def answer(model: Any, request: Question, **options: Any) -> Answer:
     """Greedy, by a generation config of its own, so that no default of the model's folder counts.
 
     Assisted generation hands over several tokens with the prompt's own; what follows is then scaled to all but one.

@@ -16,7 +16,7 @@ from typing import Any
 
 import llama_cpp
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
-from protocol import Answer, Request, run_worker
+from protocol import Answer, Question, run_worker
 
 CONTEXT = 2048
 
@@ -52,7 +52,7 @@ class LlamaCpp:
         )
         self._plain = Decoder(path, threads)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Question) -> Answer:
         start = time.perf_counter()
         tokens = {"plain": self._plain.tokens, "prompt-lookup": self._drafted}[request.arm](request.ids)
         return timed(tokens, request, start)
@@ -94,7 +94,7 @@ class Decoder:
             raise RuntimeError(f"llama_decode returned {status}")
 
 
-def timed(tokens: Iterator[int], request: Request, start: float) -> Answer:
+def timed(tokens: Iterator[int], request: Question, start: float) -> Answer:
     """As many of ``tokens`` as were asked for. ``start``: when they were, by ``perf_counter``."""
     ids: list[int] = []
     first = start

@@ -15,7 +15,7 @@ from typing import Any
 import openvino as ov
 import openvino_genai as genai
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, quants
-from protocol import Answer, Request, run_worker
+from protocol import Answer, Question, run_worker
 
 DRAFT_TOKENS, NGRAM = 3, 2
 """Faster here than the 5 and 3 of OpenVINO GenAI's own sample."""
@@ -54,7 +54,7 @@ class OpenVino:
         self._plain = genai.LLMPipeline(str(path), "CPU", INFERENCE_NUM_THREADS=threads)
         self._lookup = genai.LLMPipeline(str(path), "CPU", INFERENCE_NUM_THREADS=threads, prompt_lookup=True)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Question) -> Answer:
         config = genai.GenerationConfig(max_new_tokens=request.max_new_tokens, stop_token_ids=set(request.eos))
         pipeline = self._plain
         if request.arm == "prompt-lookup":

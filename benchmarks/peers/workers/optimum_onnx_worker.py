@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import version
 from typing import Any
 
-from protocol import Answer, Request, run_worker
+from protocol import Answer, Question, run_worker
 
 
 class OptimumWorker:
@@ -22,7 +22,7 @@ class OptimumWorker:
         self.versions = {name: version(name) for name in ("optimum-onnx", "onnxruntime", "transformers", "torch")}
         self.note = ""
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Question) -> Answer:
         from hf_generate import answer
 
         return answer(self._model, request)

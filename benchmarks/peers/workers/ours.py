@@ -7,7 +7,7 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from protocol import Answer, Request, run_worker
+from protocol import Answer, Question, run_worker
 
 from selfspec import load
 
@@ -28,7 +28,7 @@ class OurWorker:
         self.versions = {name: version(name) for name in ("selfspec", "onnxruntime")}
         self.note = f"{model.sessions.kernels_name} kernels, sha256 {model.artifact.digest[:12]}"
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Question) -> Answer:
         if set(request.eos) != set(self._model.codec.eos_token_ids):
             raise ValueError(f"the artifact ends at {sorted(self._model.codec.eos_token_ids)}, not at {request.eos}")
         ids: list[int] = []

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Question:
     """``ids``: the prompt. Decoding is greedy and ends at ``max_new_tokens`` or behind the first of ``eos``."""
 
     arm: str
@@ -45,7 +45,7 @@ class Worker(Protocol):
     versions: dict[str, str]
     note: str
 
-    def answer(self, request: Request) -> Answer: ...
+    def answer(self, request: Question) -> Answer: ...
 
 
 def run_worker(
@@ -67,7 +67,7 @@ def run_worker(
         worker = load(spec)
         say({"ready": {"versions": worker.versions, "note": worker.note}})
         for line in sys.stdin:
-            say({"answer": asdict(worker.answer(Request(**json.loads(line))))})
+            say({"answer": asdict(worker.answer(Question(**json.loads(line))))})
     except Exception as error:  # a peer that cannot run is listed with its reason, whatever that is
         text = " ".join(str(error).split())[:300]
         say({"error": f"{type(error).__name__}: {text}" if text else type(error).__name__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from protocol import Answer, Request, run_worker
+from protocol import Answer, Question, run_worker
 
 _LOOKUP_TOKENS = 10  # as in its documentation
 
@@ -25,7 +25,7 @@ class TransformersWorker:
         self.versions = {"transformers": transformers.__version__, "torch": torch.__version__}
         self.note = f"early exit after layer {spec.get('exit_layer')}; prompt_lookup_num_tokens={_LOOKUP_TOKENS}"
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Question) -> Answer:
         from hf_generate import answer
 
         return answer(self._model, request, **self._options[request.arm])

@@ -45,7 +45,7 @@ _BANDWIDTHS = 3  # of which the best is the machine's: nothing reads faster than
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BenchSettings:
     """``prompt_tokens`` and ``new_tokens``: 0 leaves the test out. ``drafts``: next to plain, over ``prompts``, each as
     ``draft_options`` has it. ``exact``: everything is run so, plain too. ``predict``: the machine to predict for."""
 
@@ -82,7 +82,7 @@ def print_table(text: str, form: str) -> None:
         print(text if form == "md" else carried(text, sys.stdout), end="", flush=True)
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
+def settings_of(args: argparse.Namespace) -> BenchSettings:
     """What the arguments say, as far as it can be checked without a model.
 
     Raises:
@@ -106,7 +106,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     prompts: tuple[Prompt, ...] = ()
     if drafts:
         prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
-    return Settings(args.prompt_tokens, args.new_tokens, args.repeats, drafts, prompts, args.exact, predict)
+    return BenchSettings(args.prompt_tokens, args.new_tokens, args.repeats, drafts, prompts, args.exact, predict)
 
 
 def _drafts(text: str | None) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def _drafts(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def bench(model: Model, settings: Settings) -> Report:
+def bench(model: Model, settings: BenchSettings) -> Report:
     """Everything that ``settings`` ask for; then the machine, so that its buffer is in no figure of memory.
 
     Raises:
@@ -182,7 +182,7 @@ def _speed(tokens: int, runs: Sequence[Run]) -> tuple[int, float] | None:
     return (tokens, statistics.median(tokens_per_second([run]) for run in runs)) if runs else None
 
 
-def _check_fits(model: Model, settings: Settings) -> None:
+def _check_fits(model: Model, settings: BenchSettings) -> None:
     context = model.artifact.manifest.model.context_length
     for flag, value, most in (("-p", settings.prompt_tokens, context), ("-n", settings.new_tokens, context - 2)):
         if value > most:
@@ -197,7 +197,7 @@ def _check_fits(model: Model, settings: Settings) -> None:
             )
 
 
-def _speed_runs(model: Model, settings: Settings, calm: Calm) -> tuple[list[Run], list[Run]]:
+def _speed_runs(model: Model, settings: BenchSettings, calm: Calm) -> tuple[list[Run], list[Run]]:
     """(prompts, generations), after one of each that does not count."""
     prefill: list[Run] = []
     generation: list[Run] = []
@@ -217,7 +217,7 @@ def _speed_runs(model: Model, settings: Settings, calm: Calm) -> tuple[list[Run]
     return prefill, generation
 
 
-def _answers(model: Model, settings: Settings, calm: Calm) -> list[Answers]:
+def _answers(model: Model, settings: BenchSettings, calm: Calm) -> list[Answers]:
     """Every prompt with every draft."""
     if not settings.prompts:
         return []

@@ -45,7 +45,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CheckRow:
     """How one check went. ``failures`` is empty where everything held."""
 
     draft: str
@@ -93,7 +93,7 @@ class WrongGuess:
         """It stays wrong whatever happens."""
 
 
-def judge(model: Model, group: Group, progress: Callable[[str], None]) -> Iterator[Row]:
+def judge(model: Model, group: Group, progress: Callable[[str], None]) -> Iterator[CheckRow]:
     """A row for every check of ``group``.
 
     Args:
@@ -114,7 +114,7 @@ def judge(model: Model, group: Group, progress: Callable[[str], None]) -> Iterat
 
 def _row(
     model: Model, check: Check, prompts: Sequence[Prompt], plains: Sequence[PromptRun], others: Sequence[PromptRun]
-) -> Row:
+) -> CheckRow:
     failures: list[str] = []
     near_ties = 0
     for prompt, plain, other in zip(prompts, plains, others, strict=True):
@@ -132,7 +132,7 @@ def _row(
     if check.acceptance is not None and (not judged or accepted != check.acceptance * judged):
         wanted = "all" if check.acceptance else "none"
         failures.append(f"{accepted} of {judged} drafted tokens were accepted, where {wanted} should be")
-    return Row(
+    return CheckRow(
         draft=check.contender.name,
         prompts=len(plains),
         tokens=sum(len(other.token_ids) for other in others),

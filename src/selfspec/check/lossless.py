@@ -20,7 +20,7 @@ from ..runtime.artifact import open_artifact
 from ..runtime.model import Model, load, notify_stderr
 from .artifacts import DEFAULT_FOLDER, MODEL, ensure_artifact
 from .comparison import exits, with_fewer_experts
-from .judge import Check, Group, Row, identity, judge, never
+from .judge import Check, CheckRow, Group, identity, judge, never
 
 PRECISIONS = ("fp32", "int8", "int4")
 
@@ -37,7 +37,7 @@ _HEADER = f"{'precision':9}  {'mode':11}  {'draft':13}  prompts  tokens  equal  
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``python -m selfspec.check.lossless``."""
     args = _parser().parse_args(argv)
-    rows: list[Row] = []
+    rows: list[CheckRow] = []
     started = time.perf_counter()
     code = run_command(lambda: rows.extend(_run(args)), _PROG)
     if code:
@@ -65,7 +65,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _run(args: argparse.Namespace) -> Iterator[Row]:
+def _run(args: argparse.Namespace) -> Iterator[CheckRow]:
     precisions = _precisions(args.precision)
     tokens = _tokens(args)
     prompts = built_in_prompts() if args.prompts is None else chosen(load_prompts(args.prompts))
@@ -109,7 +109,7 @@ def _tokens(args: argparse.Namespace) -> int:
     return int(args.max_new_tokens)
 
 
-def check_model(model: Model, precision: str, prompts: Sequence[Prompt], max_new_tokens: int) -> Iterator[Row]:
+def check_model(model: Model, precision: str, prompts: Sequence[Prompt], max_new_tokens: int) -> Iterator[CheckRow]:
     """Judge every drafter of one artifact; prints each row as soon as it is known."""
     for group in groups(model, precision, prompts, max_new_tokens):
         for row in judge(model, group, _progress):
@@ -141,7 +141,7 @@ def groups(model: Model, precision: str, prompts: Sequence[Prompt], max_new_toke
     yield Group("exact", exact, few, (identity(model), never(model)))
 
 
-def _print_row(precision: str, mode: str, row: Row) -> None:
+def _print_row(precision: str, mode: str, row: CheckRow) -> None:
     near_ties = "-" if row.near_ties is None else row.near_ties
     accepted = f"{row.accepted / row.judged:.1%}" if row.judged else "-"
     print(

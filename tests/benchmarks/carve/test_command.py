@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from benchmarks.carve import command as carve_moe
 from benchmarks.carve.checkpoint import read_mlp, write_checkpoint
-from benchmarks.carve.command import Dense, Row, Shape, carve, cut_layers, own_conversations, table
+from benchmarks.carve.command import CarvedRow, Dense, Shape, carve, cut_layers, own_conversations, table
 from selfspec.errors import UnsupportedModelError, UsageError
 from selfspec.export.source import open_model
 from selfspec.runtime.chat_template import Message
@@ -37,7 +37,7 @@ def parent(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def carved(parent: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
+def carved(parent: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[CarvedRow]]:
     output = tmp_path_factory.mktemp("carve") / "moe"
     return output, carve(output, SHAPE, parent=str(parent), **FEW)
 
@@ -46,7 +46,7 @@ def _digests(folder: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
 
 
-def test_every_tensor_of_qwen2_moe_is_written(carved: tuple[Path, list[Row]]) -> None:
+def test_every_tensor_of_qwen2_moe_is_written(carved: tuple[Path, list[CarvedRow]]) -> None:
     tensors = load_file(carved[0] / "model.safetensors")
     layer = {name.split(".", 3)[3]: values.shape for name, values in tensors.items() if ".layers.1." in name}
     experts = {
@@ -70,7 +70,7 @@ def test_every_tensor_of_qwen2_moe_is_written(carved: tuple[Path, list[Row]]) ->
     assert (carved[0] / "chat_template.jinja").read_text() == TEMPLATE
 
 
-def test_rows_are_the_dense_model_then_all_experts_then_fewer(carved: tuple[Path, list[Row]]) -> None:
+def test_rows_are_the_dense_model_then_all_experts_then_fewer(carved: tuple[Path, list[CarvedRow]]) -> None:
     rows = carved[1]
     assert [row.kept for row in rows] == [None, 4, 3, 2, 1]
     assert rows[0].agreement == 1
@@ -81,7 +81,7 @@ def test_rows_are_the_dense_model_then_all_experts_then_fewer(carved: tuple[Path
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others(
-    parent: Path, carved: tuple[Path, list[Row]], tmp_path: Path
+    parent: Path, carved: tuple[Path, list[CarvedRow]], tmp_path: Path
 ) -> None:
     few = FEW | {"parent": str(parent), "held_out_tokens": 0}
     assert carve(tmp_path / "again", SHAPE, **few) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-from benchmarks.peers.workers.protocol import Answer, Request, run_worker
+from benchmarks.peers.workers.protocol import Answer, Question, run_worker
 
 
 class FakeWorker:
@@ -23,7 +23,7 @@ class FakeWorker:
         happen(spec.get("load", "plain"))
         print("a library's greeting on stdout")
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Question) -> Answer:
         happen(request.arm)
         if request.arm == "babbles":
             return Answer(None, 0.5, 1.0)  # type: ignore[arg-type]

@@ -21,19 +21,19 @@ from benchmarks.peers.environment import (
 )
 from benchmarks.peers.process import Limits, PeerProcess, Ready
 from benchmarks.peers.roster import Peer
-from benchmarks.peers.turns import Contender, Plan, rounds, take_turns
-from benchmarks.peers.workers.protocol import Answer, Request
+from benchmarks.peers.turns import PeerArm, Schedule, rounds, take_turns
+from benchmarks.peers.workers.protocol import Answer, Question
 
 WORKER = Path(__file__).with_name("fake_worker.py")
-PLAN = Plan([[1, 2], [7]], [0], 3, 2, 0.0, [5])
+PLAN = Schedule([[1, 2], [7]], [0], 3, 2, 0.0, [5])
 
 
 def _command(**spec: object) -> list[str]:
     return [sys.executable, str(WORKER), "serve", json.dumps(spec)]
 
 
-def _request(arm: str = "plain") -> Request:
-    return Request(arm, [1, 2], 3, [0])
+def _request(arm: str = "plain") -> Question:
+    return Question(arm, [1, 2], 3, [0])
 
 
 @pytest.fixture
@@ -107,12 +107,12 @@ def test_a_peer_that_breaks_is_listed_and_the_others_go_on(tmp_path: Path) -> No
 
 
 class Scripted:
-    """Answers with a pace of its own, and remembers who asked."""
+    """Answering with a pace of its own, and remembers who asked."""
 
     def __init__(self, seconds: float, asked: list[float]) -> None:
         self._seconds, self._asked = seconds, asked
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: Question) -> Answer:
         self._asked.append(self._seconds)
         return Answer([1, 2], 0.1, self._seconds)
 
@@ -120,8 +120,8 @@ class Scripted:
 def test_a_slow_arm_answers_once_and_a_very_slow_one_every_fourth_prompt_only() -> None:
     asked: list[float] = []
     paces = {"plain": 1.0, "quick": 0.5, "slow": 4.5, "slower": 8.5}
-    contenders = [Contender("p", arm, Scripted(seconds, asked)) for arm, seconds in paces.items()]
-    take_turns(contenders, Plan([[1]] * 5, [0], 2, 3, 0.0, [2]), lambda _: None)
+    contenders = [PeerArm("p", arm, Scripted(seconds, asked)) for arm, seconds in paces.items()]
+    take_turns(contenders, Schedule([[1]] * 5, [0], 2, 3, 0.0, [2]), lambda _: None)
     counts = {c.arm: {prompt: len(answers) for prompt, answers in c.answers.items()} for c in contenders}
     every = dict.fromkeys(range(5), 3)
     assert counts == {"plain": every, "quick": every, "slow": dict.fromkeys(range(5), 1), "slower": {0: 1, 4: 1}}
@@ -173,11 +173,11 @@ def test_the_first_answer_to_a_prompt_is_to_one_not_seen_before() -> None:
     seen: list[list[int]] = []
 
     class Listening:
-        def ask(self, request: Request) -> Answer:
+        def ask(self, request: Question) -> Answer:
             seen.append(request.ids)
             return Answer([1, 2], 0.1, 1.0)
 
-    take_turns([Contender("p", "plain", Listening())], PLAN, lambda _: None)
+    take_turns([PeerArm("p", "plain", Listening())], PLAN, lambda _: None)
     assert seen == [[5], [1, 2], [1, 2], [7], [7]]
 
 

@@ -8,18 +8,18 @@ from benchmarks.peers.process import Ready
 from benchmarks.peers.results import paces, rows
 from benchmarks.peers.roster import NOT_TRIED
 from benchmarks.peers.table import PeerRow, table
-from benchmarks.peers.turns import Contender
-from benchmarks.peers.workers.protocol import Answer, Request
+from benchmarks.peers.turns import PeerArm
+from benchmarks.peers.workers.protocol import Answer, Question
 from selfspec.bench.bootstrap import ratio_interval
 
 
 class Nobody:
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: Question) -> Answer:
         raise NotImplementedError
 
 
-def _contender(peer: str, arm: str, *answers: list[Answer], reason: str = "") -> Contender:
-    return Contender(peer, arm, Nobody(), dict(enumerate(answers)), reason)
+def _contender(peer: str, arm: str, *answers: list[Answer], reason: str = "") -> PeerArm:
+    return PeerArm(peer, arm, Nobody(), dict(enumerate(answers)), reason)
 
 
 def _answer(ids: list[int], per_token: float, ttft: float = 0.1) -> Answer:
@@ -68,7 +68,7 @@ def test_a_slow_arm_is_compared_with_the_repeat_of_ours_that_ran_beside_it() -> 
 
 
 def test_a_slow_arm_is_compared_on_the_prompts_it_ran_only() -> None:
-    slow = Contender("other", "early-exit", Nobody(), {1: [_answer([4, 5, 6, 7, 8], 2.0)]})
+    slow = PeerArm("other", "early-exit", Nobody(), {1: [_answer([4, 5, 6, 7, 8], 2.0)]})
     row = rows([PLAIN, AUTO, slow], READY)[2]
     assert row.ratio == pytest.approx(10.0)
     assert row.interval is None
