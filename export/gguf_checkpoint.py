@@ -8,6 +8,8 @@ as gains, 1 + weight.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +50,34 @@ _OUTPUT_NORM_NAMES = _LAYER_NAMES | {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How llama.cpp stores a family: its names of a layer's tensors, and whether rows of q and k are interleaved."""
+
+    names: Mapping[str, str]
+    interleaved: bool = False
+
+
+_PLAIN = Layout(_PRE_NORM_NAMES)
+_LAYOUTS = {
+    "gemma3_text": Layout(_OUTPUT_NORM_NAMES),
+    "granite": Layout(_PRE_NORM_NAMES, interleaved=True),
+    "llama": Layout(_PRE_NORM_NAMES, interleaved=True),
+    "olmo2": Layout(_OUTPUT_NORM_NAMES),
+    "smollm3": Layout(_PRE_NORM_NAMES, interleaved=True),
+}
+"""Families that are not stored plainly."""
+
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
-_INTERLEAVED_ROTARY = ("granite", "llama", "smollm3")
 _ROPE_FREQS = "rope_freqs.weight"
 
 
 def hf_name(gguf_name: str, model_type: str) -> str:
     """'blk.3.attn_q.weight' → 'model.layers.3.self_attn.q_proj.weight'; unknown names are returned as they are."""
     match = _LAYER.fullmatch(gguf_name)
-    names = _OUTPUT_NORM_NAMES if model_type in ("gemma3_text", "olmo2") else _PRE_NORM_NAMES
+    names = _LAYOUTS.get(model_type, _PLAIN).names
     if match and match[2] in names:
         return f"model.layers.{match[1]}.{names[match[2]]}.{match[3]}"
     return _GLOBAL_NAMES.get(gguf_name, gguf_name)
@@ -103,7 +124,7 @@ class GGUFCheckpoint:
             rope_divisors=None if divisors is None else divisors.data.reshape(-1).tolist(),
         )
         self._orders: dict[str, NDArray[np.int64]] = {}
-        if model_type in _INTERLEAVED_ROTARY:
+        if _LAYOUTS.get(model_type, _PLAIN).interleaved:
             for name, heads in (("q_proj", self.config.num_attention_heads), ("k_proj", self.config.num_kv_heads)):
                 self._orders[f"self_attn.{name}"] = rotary_row_order(heads, self.config.head_dim)
         self._norm_offset = np.float32(family_of(model_type).norm_offset)

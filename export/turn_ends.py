@@ -21,10 +21,11 @@ _FILE_ENDS = {  # the key that names such a token → the texts it goes by where
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id", *_FILE_ENDS)
 """Keys below tokenizer.ggml that name a token which ends generation."""
 
-# A token → sets of others; beside all of one, it only separates the parts of an answer, or is the text of a tag.
+# A token → sets of others; beside all of one, it only separates the parts of an answer, or is a tag of HTML: Gemma's
+# vocabularies have those, and ends of their own. llama.cpp makes the exception for Gemma 4 alone.
 _NO_ENDS_BESIDE = {
     "<|end|>": ({"<|return|>", "<|call|>"}, {"<|call|>", "<|flush|>"}, {"<|calls|>", "<|flush|>"}),
-    "</s>": ({"<|tool_response>"},),
+    "</s>": ({"<|tool_response>"}, {"<eos>", "<end_of_turn>"}),
 }
 
 

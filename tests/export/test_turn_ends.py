@@ -55,6 +55,7 @@ def test_a_token_that_only_parts_an_answer_is_no_end() -> None:
     assert turn_ends(["<|end|>", "<|return|>", "<|call|>"]) == {"<|return|>", "<|call|>"}
     assert turn_ends(["<|end|>", "<|calls|>", "<|flush|>"]) == {"<|calls|>", "<|flush|>"}
     assert turn_ends(["</s>", "<|tool_response>"]) == {"<|tool_response>"}
+    assert turn_ends(["</s>", "<eos>", "<end_of_turn>", "<s>"]) == {"<eos>", "<end_of_turn>"}
 
 
 def test_separators_of_files_end_unless_a_key_names_another() -> None:
