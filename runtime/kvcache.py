@@ -12,16 +12,15 @@ import mmap
 
 import numpy as np
 import onnxruntime as ort
-from numpy.typing import NDArray
 
 from ..errors import ContextLengthError, RuntimeSetupError
 from ..models.config import ModelConfig
 from ..models.manifest import PAD_ROWS
+from .arrays import Floats
 from .limits import memory_room
 
 INITIAL_ROWS = 2048
 
-Floats = NDArray[np.float32]
 
 
 class KVCache:

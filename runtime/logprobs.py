@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import UsageError
 from .sampling import Floats, largest
+
+F = TypeVar("F", np.float32, np.float64)
 
 MAX_LOGPROBS = 20
 
@@ -38,7 +41,13 @@ def check_logprobs(count: int | None) -> None:
 
 def token_logprobs(logits: Floats, token: int, count: int) -> TokenLogprobs:
     """Of ``token`` and of the ``count`` likeliest ones, by the log-softmax of [V] logits."""
-    shifted = logits.astype(np.float64) - logits.max()
-    shifted -= np.log(np.exp(shifted).sum())
-    best = largest(shifted, count) if count else ()
-    return TokenLogprobs(float(shifted[token]), tuple(TopLogprob(int(i), float(shifted[i])) for i in best))
+    found = log_softmax(logits.astype(np.float64))
+    best = largest(found, count) if count else ()
+    return TokenLogprobs(float(found[token]), tuple(TopLogprob(int(i), float(found[i])) for i in best))
+
+
+def log_softmax(logits: NDArray[F]) -> NDArray[F]:
+    """Over the last axis, in the precision of ``logits``."""
+    shifted: NDArray[F] = logits - logits.max(axis=-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted

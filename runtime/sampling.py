@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArtifactError, UsageError
+from .arrays import Floats as Floats
+from .arrays import Ids as Ids
 
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
 Probabilities = NDArray[np.float64]
 
 

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from ..errors import ArtifactError, UsageError
 from ..models.manifest import EXPERTS_INPUT, PAD_ROWS, SELECTED_OUTPUT, Unit
+from .arrays import Floats as Floats
+from .arrays import Ids as Ids
 from .kvcache import KVCache
 from .lifetime import go_on
 from .logits import HeadOutput
 from .sessions import Sessions
-
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
 
 MOST_ROWS = 16
 """Rows of the widest verification."""

@@ -19,8 +19,9 @@ from safetensors.numpy import save_file
 from selfspec.export.blocks import Blocks
 from selfspec.export.checkpoint import Checkpoint, TokenizerSource
 from selfspec.models.config import ModelConfig
+from selfspec.runtime.arrays import Floats
 
-from .layer import DenseMLP, Floats, SparseLayer
+from .layer import DenseMLP, SparseLayer
 
 _SIGMOID_OF_0 = 0.5
 

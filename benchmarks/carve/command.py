@@ -30,12 +30,14 @@ from selfspec.export.checkpoint import Checkpoint
 from selfspec.export.source import open_model
 from selfspec.export.workspace import publish, workspace
 from selfspec.models.config import ModelConfig
+from selfspec.runtime.arrays import Floats
 from selfspec.runtime.conversation import Conversation
+from selfspec.runtime.logprobs import log_softmax
 from selfspec.runtime.model import Model, load, notify_stderr
 from selfspec.runtime.stack import Plan
 
 from .checkpoint import read, read_mlp, write_checkpoint
-from .layer import Floats, SparseLayer, cut_layer
+from .layer import SparseLayer, cut_layer
 
 PARENT = "smollm2-135m"
 CALIBRATION_TOKENS = 11_000
@@ -250,10 +252,9 @@ def _judge(dense: Dense, mlp: MLP, recordings: Sequence[Recording]) -> tuple[lis
     best, losses = list[int](), list[float]()
     for recording, hidden in zip(recordings, dense.run([_ids(r) for r in recordings], mlp), strict=True):
         logits = stack.logits(hidden[len(recording.prompt_ids) - 1 :]).astype(np.float64)
-        logits -= logits.max(axis=1, keepdims=True)
-        answer = np.take_along_axis(logits, np.asarray(recording.answer_ids)[:, None], axis=1)[:, 0]
+        answers = np.take_along_axis(log_softmax(logits), np.asarray(recording.answer_ids)[:, None], axis=1)
         best += logits.argmax(axis=1).tolist()
-        losses += (np.log(np.exp(logits).sum(axis=1)) - answer).tolist()
+        losses += (-answers[:, 0]).tolist()
     return best, float(np.mean(losses))
 
 

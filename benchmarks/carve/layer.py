@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from selfspec.runtime.arrays import Floats
+
 Indices = NDArray[np.int64]
 
 ROUNDS = 20

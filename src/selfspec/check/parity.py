@@ -24,12 +24,13 @@ from ..export.artifact import ExportOptions, export_model
 from ..export.checkpoint import Checkpoint
 from ..models.config import ModelConfig
 from ..models.manifest import Unit
+from ..runtime.arrays import Floats
 from ..runtime.conversation import Conversation
 from ..runtime.model import Model, load
 from ..runtime.profile import PROBE_TEXT
 from ..runtime.stack import Plan
 from .quality import compare, record
-from .reference import Floats, Reference
+from .reference import Reference
 from .stored_weights import dequantized_linears
 
 PROMPT_TOKENS = 64  # beyond the sliding window, where there is one

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bench.prompts import built_in_prompts, prompt_ids
+from ..runtime.arrays import Floats
 from ..runtime.conversation import Conversation
+from ..runtime.logprobs import log_softmax
 from ..runtime.model import Model
-from ..runtime.stack import Floats
 
 TOKENS = 2_400  # asked for; answers that end early leave some 2,000
 
@@ -68,10 +69,5 @@ def forced_logits(model: Model, recording: Recording) -> Floats:
 
 
 def _kl(p_logits: Floats, q_logits: Floats) -> Floats:
-    p, q = _log_softmax(p_logits), _log_softmax(q_logits)
+    p, q = log_softmax(p_logits), log_softmax(q_logits)
     return np.asarray((np.exp(p) * (p - q)).sum(-1))
-
-
-def _log_softmax(logits: Floats) -> Floats:
-    shifted = logits - logits.max(-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))

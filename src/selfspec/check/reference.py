@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..export.gguf_parts import part_names
 from ..models.config import ModelConfig
 from ..models.moe import ROUTER
 from ..models.registry import family_of
-
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
+from ..runtime.arrays import Floats, Ids
 
 
 class Reference:

@@ -13,8 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..models.manifest import Manifest
-
-Floats = NDArray[np.float32]
+from ..runtime.arrays import Floats
 
 
 def dequantized_linears(folder: Path, manifest: Manifest) -> Iterator[tuple[str, Floats]]:

@@ -10,7 +10,6 @@ from benchmarks.carve.checkpoint import cut_tensors
 from benchmarks.carve.layer import (
     SPREAD,
     DenseMLP,
-    Floats,
     SparseLayer,
     balanced_groups,
     cut_layer,
@@ -19,6 +18,7 @@ from benchmarks.carve.layer import (
     router,
     standardised,
 )
+from selfspec.runtime.arrays import Floats
 
 D, NEURONS, SHARED, EXPERTS, TOKENS = 8, 24, 8, 4, 50
 
