@@ -31,6 +31,7 @@ from ..models.manifest import (
 from ..models.registry import family_of
 from ..models.rope import rotary_tables
 from ..models.tensors import FLOAT_BITS, StoredTensor, TensorSpec
+from .added_tokens import without_rows
 from .blocks import Floats
 from .checkpoint import Checkpoint, TokenizerSource
 from .destination import destination
@@ -132,6 +133,7 @@ def _write(
     units, exits = cut(config.num_layers, options.exit_layers, options.partition)
     text = checkpoint.tokenizer_files()
     tokenizer = Tokenizer.from_str(text.tokenizer_json())
+    strangers = without_rows(tokenizer, config.vocab_size, text.chat_template())
     precision = PRECISIONS[options.precision]
     chosen = choose_kernels(options.kernels, precision, options.block_size, specs)
     layout = chosen.layout
@@ -168,7 +170,7 @@ def _write(
     (root / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     Manifest.from_json(manifest.to_json())  # what the runtime will check, checked before anyone sees it
     parameters = count_parameters(specs, config)
-    hot_coverage, warnings = coverage(tokenizer, hot), (*writer.warnings, *text.warnings())
+    hot_coverage, warnings = coverage(tokenizer, hot), (*writer.warnings, *text.warnings(), *strangers)
     return ExportReport(output, manifest, hot_coverage, chosen, parameters, writer.exact, writer.requantised, warnings)
 
 

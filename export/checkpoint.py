@@ -30,7 +30,7 @@ _LIMITS = {"tokenizer.json": 256 * _MB, "model.safetensors.index.json": 64 * _MB
 _TEXT_LIMIT = 16 * _MB  # of every other text file, and of a safetensors header
 _READ = (
     "config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "chat_template.jinja",
-    "model.safetensors.index.json",
+    "model.safetensors.index.json", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
 _FLOAT_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 

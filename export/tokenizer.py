@@ -9,8 +9,11 @@ from tokenizers import Tokenizer
 
 from ..errors import CheckpointError, UnsupportedModelError, foreign_errors
 from ..models.manifest import SPECIAL_TOKENS
+from .added_tokens import add_declared
 from .checkpoint import read_json
 from .turn_ends import turn_ends
+
+_LARGEST_ID = 2**24
 
 
 def special_ids(value: Any) -> tuple[int, ...]:
@@ -26,6 +29,14 @@ def _read_text(path: Path) -> str:
         raise CheckpointError(f"{path} is not UTF-8 text ({error}); download it again.") from error
 
 
+def _serialised(tokenizer: Tokenizer, path: Path) -> str:
+    """The library lists every id that is missing below the largest one, so one absurd id takes gigabytes."""
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest > _LARGEST_ID:
+        raise CheckpointError(f"{path} has a token of id {largest}, more than any vocabulary has; download it again.")
+    return str(tokenizer.to_str())
+
+
 class FolderTokenizer:
     """The tokenizer files of a Hugging Face folder."""
 
@@ -34,6 +45,10 @@ class FolderTokenizer:
         self._vocab_size = vocab_size
         config = folder / "tokenizer_config.json"
         self._config: dict[str, Any] = read_json(config) if config.exists() else {}
+        self._plain_tokens: dict[str, Any] = {}
+        if "added_tokens_decoder" not in self._config:  # as older versions of transformers wrote it
+            self._config |= self._optional("special_tokens_map.json")
+            self._plain_tokens = self._optional("added_tokens.json")
         self._json: str | None = None
 
     def tokenizer_json(self) -> str:
@@ -48,8 +63,14 @@ class FolderTokenizer:
             if tokenizer.truncation is not None or tokenizer.padding is not None:  # left over from training
                 tokenizer.no_truncation()
                 tokenizer.no_padding()
-                self._json = str(tokenizer.to_str())
+                self._json = _serialised(tokenizer, path)
+            if add_declared(tokenizer, self._config, self._plain_tokens, self._folder):
+                self._json = _serialised(tokenizer, path)
         return self._json
+
+    def _optional(self, name: str) -> dict[str, Any]:
+        path = self._folder / name
+        return read_json(path) if path.is_file() else {}
 
     def _tokenizer(self) -> Tokenizer:
         path = self._folder / "tokenizer.json"
@@ -68,8 +89,7 @@ class FolderTokenizer:
         return template if isinstance(template, str) else None
 
     def generation_config(self) -> dict[str, Any]:
-        path = self._folder / "generation_config.json"
-        return read_json(path) if path.is_file() else {}
+        return self._optional("generation_config.json")
 
     def eos_token_ids(self) -> tuple[int, ...]:
         config = read_json(self._folder / "config.json")

@@ -22,6 +22,7 @@ class TextCodec:
         facts = artifact.manifest.tokenizer
         self.eos_token_ids = frozenset(facts.eos_token_ids)
         self._bos = facts.bos_token_id
+        self._vocab_size = artifact.manifest.model.vocab_size
         with foreign_errors(
             lambda words: ArtifactError(f"{artifact.path}: tokenizer.json cannot be read ({words}); export again.")
         ):
@@ -44,6 +45,7 @@ class TextCodec:
 
         Raises:
             UsageError: not text, or not encodable as UTF-8.
+            ArtifactError: the tokenizer has a token for it that the model lacks.
         """
         if not isinstance(text, str):
             raise UsageError(f"the prompt is {type(text).__name__}, where text was expected.")
@@ -53,6 +55,12 @@ class TextCodec:
             raise UsageError(f"the prompt is not valid Unicode text ({error}); give it as UTF-8.") from error
         with foreign_errors(lambda words: ArtifactError(f"the model's tokenizer cannot read this text ({words}).")):
             ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        for token in ids:
+            if token >= self._vocab_size:
+                raise ArtifactError(
+                    f"the model's tokenizer makes {self._tokenizer.id_to_token(token)!r} of this text, token {token}, "
+                    f"and the model's vocabulary ends at {self._vocab_size - 1}; the model was not resized for it."
+                )
         if self._bos is not None and ids[:1] != [self._bos]:
             ids.insert(0, self._bos)
         return ids
