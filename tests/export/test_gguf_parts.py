@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.export.test_gguf import write_gguf
 
-from selfspec.errors import CheckpointError
+from selfspec.errors import CheckpointError, SelfSpecError
 from selfspec.export.gguf_parts import model_name, part_names
 from selfspec.export.source import open_model
 
@@ -134,6 +134,17 @@ def test_tensors_that_two_parts_hold_are_refused(whole: Path) -> None:
     assert data.count(key) == 1
     paths[1].write_bytes(data.replace(key + b"\x00\x00", key + b"\x01\x00"))
     assert "not of one model" in refused(paths[0])
+
+
+@pytest.mark.reference
+def test_verify_does_not_compare_with_one_part_alone(tools: Tools, whole: Path, tmp_path: Path) -> None:
+    """transformers would read the part that it is given, and make up the other weights."""
+    from selfspec.check.parity import verify_export
+
+    path = split(whole, 2)[0]
+    artifact = tools.export(path, tmp_path / "out", precision="fp32")
+    with pytest.raises(SelfSpecError, match="GGUF files in several parts"):
+        verify_export(open_model(str(path))[0], artifact)
 
 
 # The magic.
