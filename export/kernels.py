@@ -6,9 +6,9 @@ import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 
 from ..errors import one_line
+from ..kernel_library import Problem, probe
 from ..models.components import Kernels
 from ..models.manifest import EXPERTS_OPERATOR, KERNEL_LAYOUTS, MAX_REASON, KernelFacts
 from ..models.native_kernels import NativeKernels
@@ -88,43 +88,25 @@ def _misfit(precision: Precision, block_size: int | None, matrices: Sequence[Ten
 
 
 def try_library() -> Trial:
-    """Try the installed library as the runtime does before it opens an artifact (``runtime/kernels.py``; the two may
-    not import each other, so a test holds them together)."""
-    try:
-        import selfspec_kernels as library
-        from selfspec_kernels import KernelError, current_path, library_path, self_test, tiles
-    except ImportError:
-        return Trial(False, f"{_LIBRARY} was not installed")
-    found, wanted = getattr(tiles, "LAYOUT", None), KERNEL_LAYOUTS[_LIBRARY]
-    if found != wanted:
-        return Trial(False, f"the installed {_LIBRARY} read layout {found} of the weights, not {wanted}")
-    try:
-        self_test()
-        if EXPERTS_OPERATOR not in getattr(library, "operators", tuple)():
-            return Trial(False, f"the installed {_LIBRARY} lacked the operator {EXPERTS_OPERATOR}")
-        path = str(library_path())
-        version = metadata.version(_LIBRARY)
-    except (KernelError, metadata.PackageNotFoundError) as error:
-        return _failed(error, *library.__path__)
-    if refusal := _refusal(path):
-        return _failed(refusal, os.path.dirname(path), *library.__path__)
-    return Trial(True, f"{_LIBRARY} {version} ran ({current_path()})")
+    """Try the installed library as the runtime does before it opens an artifact."""
+    layout = KERNEL_LAYOUTS[_LIBRARY]
+    found = probe(_LIBRARY, layout, EXPERTS_OPERATOR)
+    if not isinstance(found, Problem):
+        return Trial(True, f"{_LIBRARY} {found.version} ran ({found.instructions})")
+    match found.kind:
+        case "absent":
+            words = f"{_LIBRARY} was not installed"
+        case "layout":
+            words = f"the installed {_LIBRARY} read layout {found.words} of the weights, not {layout}"
+        case "operator":
+            words = f"the installed {_LIBRARY} lacked the operator {found.words}"
+        case _:
+            words = f"{_LIBRARY} could not run: {_without(found.folders, found.words)}"
+    return Trial(False, words)
 
 
-def _refusal(path: str) -> Exception | None:
-    """What ONNX Runtime has against the library's operators."""
-    import onnxruntime as ort  # takes its time, and only quantised exports need it
-
-    try:
-        ort.SessionOptions().register_custom_ops_library(path)
-    except Exception as error:  # ONNX Runtime's exceptions share no base class
-        return error
-    return None
-
-
-def _failed(error: Exception, *folders: str) -> Trial:
-    """Without ``folders``: an artifact is passed on, and where things lie on this machine is nobody else's business."""
-    words = str(error)
+def _without(folders: tuple[str, ...], words: str) -> str:
+    """An artifact is passed on, and where things lie on this machine is nobody else's business."""
     for folder in folders:
         words = words.replace(os.path.join(folder, ""), "")
-    return Trial(False, f"{_LIBRARY} could not run: {words}")
+    return words

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from selfspec import load
-from selfspec.errors import KernelSetupError, UsageError
-from selfspec.export.kernels import choose_kernels, try_library
+from selfspec.errors import UsageError
+from selfspec.export.kernels import choose_kernels
 from selfspec.export.layouts import BlockLayout
 from selfspec.export.weights import PRECISIONS
 from selfspec.models.manifest import KERNEL_LAYOUTS, MAX_REASON, KernelFacts
 from selfspec.models.tensors import Role, TensorSpec
 from selfspec.runtime.artifact import open_artifact
-from selfspec.runtime.kernels import kernel_library
 
 if TYPE_CHECKING:
     from tests.conftest import Tools
@@ -146,24 +145,6 @@ def test_auto_does_without_a_library_that_does_not_run(
     assert asked.facts == FACTS
     assert asked.reason.startswith(f"asked for with --kernels native, though {words}")
 
-
-@pytest.mark.parametrize("broken", [None, *BREAKS])
-def test_exporter_and_runtime_agree_on_what_runs_here(
-    broken: Break | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Neither may import the other, so each tries the library itself: where they differ, 'auto' makes artifacts that do
-    not open, or the demo exports the same one again every time."""
-    pytest.importorskip("selfspec_kernels")
-    if broken is not None:
-        broken(monkeypatch, tmp_path)
-    try:
-        found = kernel_library(FACTS).name
-    except KernelSetupError:
-        found = None
-    trial = try_library()
-    assert trial.ran == (found is not None) == (broken is None)
-    if found is not None:
-        assert trial.words.replace(" ran", "") == found
 
 
 @pytest.mark.parametrize("broken", [absent, other_bits])

@@ -8,10 +8,10 @@ from importlib import metadata
 from pathlib import Path
 
 from ..cli.export import EXPORT_MODULES, export_with_bar, require_modules
-from ..errors import ArtifactError, KernelSetupError
-from ..models.manifest import KERNEL_LAYOUTS, KernelFacts
+from ..errors import ArtifactError
+from ..kernel_library import Problem, probe
+from ..models.manifest import EXPERTS_OPERATOR, KERNEL_LAYOUTS, KernelFacts
 from ..runtime.artifact import Artifact, open_artifact
-from ..runtime.kernels import kernel_library
 
 MODEL = "smollm2-135m"
 DEFAULT_FOLDER = Path("artifacts")
@@ -69,12 +69,9 @@ def _problem(output: Path, precision: str, model: str, kernels: str) -> str | No
 
 def _native_kernels() -> KernelFacts | None:
     """What 'auto' exports for here, where a model's matrices fit, as those of ours do."""
-    for facts in (KernelFacts(name, layout) for name, layout in KERNEL_LAYOUTS.items()):
-        try:
-            kernel_library(facts)
-        except KernelSetupError:
-            continue
-        return facts
+    for name, layout in KERNEL_LAYOUTS.items():
+        if not isinstance(probe(name, layout, EXPERTS_OPERATOR), Problem):
+            return KernelFacts(name, layout)
     return None
 
 
