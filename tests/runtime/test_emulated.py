@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from selfspec.runtime.stack import AS_THEY_COME
+
 if TYPE_CHECKING:
     from tests.conftest import Tools, Toy
 
@@ -61,3 +63,4 @@ def test_exact_holds_with_avx2_and_no_vnni(folders: list[Path]) -> None:
         assert facts["passes"] is not None, artifact
         assert facts["other texts"] == [], artifact
     assert found[-1]["kernels"].endswith("(avx2)"), "another processor than was asked for"
+    assert found[-1]["passes"] == str(AS_THEY_COME), "native kernels need no padding on any processor"
