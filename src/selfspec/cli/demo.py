@@ -19,7 +19,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from ..bench.calm import Calm
-from ..bench.contest import answer_in_turns, warm_up
+from ..bench.contest import answer_in_turns
 from ..bench.prompts import Prompt, built_in_prompts, messages, spread
 from ..bench.rows import ALL, Answers, Row, prompt_rows
 from ..bench.runs import Conditions, Contender, run_prompt, step_probe
@@ -129,7 +129,6 @@ def _table(model: Model, prompts: Sequence[Prompt], contenders: Sequence[Contend
     _say(f"{'prompt':15} {'draft':14} {'tok/s':>7} {'speed-up':>9} {'accepted':>9} {'tokens per round':>17}")
     conditions, answers = Conditions(_NEW_TOKENS), list[Answers]()
     calm = Calm(step_probe(model), lambda text: None)
-    warm_up(model, prompts[0], conditions, contenders)
     for prompt in prompts:
         found = answer_in_turns(model, [prompt], conditions, contenders, _REPEATS, calm, _say)
         _print_rows(prompt.category, prompt_rows(found))
