@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -265,19 +266,15 @@ def test_two_threads_on_one_model_say_what_they_say_alone(toy: Toy) -> None:
         return said
 
     alone = [dialogue(0), dialogue(1)]
-    together: list[list[Generation]] = [[], []]
     for _ in range(3):
         barrier = threading.Barrier(2)
 
-        def work(index: int, barrier: threading.Barrier = barrier) -> None:
+        def work(index: int, barrier: threading.Barrier = barrier) -> list[Generation]:
             barrier.wait()
-            together[index] = dialogue(index)
+            return dialogue(index)
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in (0, 1)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            together = list(pool.map(work, (0, 1)))  # raises what a thread raised
         for found, expected in zip(together, alone, strict=True):
             for a, b in zip(found, expected, strict=True):
                 same(a, b)
