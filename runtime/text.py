@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer
@@ -84,10 +85,22 @@ class TextCodec:
             raise ArtifactError(f"{name} is not UTF-8 text ({error}); export again.") from error
         return ChatTemplate(source, artifact.manifest.tokenizer.special_tokens, name)
 
-    def ends_in_bytes(self, ids: Sequence[int]) -> bool:
-        """Whether more ids may change what the last of ``ids``, byte tokens such as <0xE2>, stand for."""
-        last = next((i for i in reversed(ids) if i not in self._special_ids), None)
-        return last in self._byte_ids
+    def byte(self, token_id: int) -> int | None:
+        """What a byte token, such as <0xE2>, stands for; None for any other token."""
+        token = self._tokenizer.id_to_token(token_id) if token_id in self._byte_ids else None
+        return None if token is None else int(token[3:5], 16)
+
+    @property
+    def has_byte_tokens(self) -> bool:
+        return bool(self._byte_ids)
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether a token never shows as text."""
+        return token_id in self._special_ids
+
+    def any_text(self) -> list[int]:
+        """A byte token that is a character by itself; none where there are no byte tokens."""
+        return next(([i] for i in sorted(self._byte_ids) if 0x21 <= (self.byte(i) or 0) < 0x7F), [])
 
     def special_id(self, text: str) -> int | None:
         """The id of a special token, which never shows as text; None where ``text`` is none."""
@@ -110,36 +123,77 @@ def _byte_fallback(tokenizer: Tokenizer) -> frozenset[int]:
 
 
 class StreamDecoder:
-    """Turns ids into text as they come; joined, the pieces equal the full decode.
+    """Turns ids into text as they come: a character appears with the token that completes it.
 
-    Held back is what later ids may still change: the replacement character that stands for the beginning of a
-    character, and a run of byte tokens, which is text only as a whole. Each piece is decoded together with the ids of
-    the piece before, because a tokenizer may treat the first token of a text differently.
+    Joined, the pieces equal the full decode, with one exception. ``tokenizers`` turns a run of byte tokens that has a
+    bad byte anywhere wholly into replacement characters, which nobody can know before the run ends. Here such a run is
+    read by UTF-8's own rules: its whole characters are shown as they come, and each longest beginning of a character
+    that does not go on as one becomes one replacement character, as ``bytes.decode(errors="replace")`` has it.
+
+    Held back are the bytes of a character that is not whole yet: byte tokens, or with byte-level tokenizers ids whose
+    text ends in a replacement character. Each piece is decoded together with the ids of a piece before, because a
+    tokenizer may treat the first token of a text differently.
     """
 
     def __init__(self, codec: TextCodec) -> None:
         self._codec = codec
         self._context: list[int] = []
         self._pending: list[int] = []
+        self._bytes = b""  # of the pending ids' last character, which is not whole
         self._shown = 0  # characters of the pending ids that are out already
 
     def push(self, token_id: int) -> str:
         """The text that ``token_id`` completes; often its own, sometimes none."""
+        if self._codec.is_special(token_id):
+            return ""
+        byte = self._codec.byte(token_id)
+        broken = self._broken_off() if byte is None else ""
         self._pending.append(token_id)
-        return self._take(final=False)
+        if byte is not None:
+            return self._take_byte(byte)
+        return broken + self._take(final=self._codec.has_byte_tokens)
 
     def finish(self) -> str:
         """What is still held back, as it is."""
-        return self._take(final=True)
+        return self._broken_off() + self._take(final=True)
+
+    def _take_byte(self, byte: int) -> str:
+        self._bytes += bytes([byte])
+        bad = ""
+        while self._bytes:
+            try:
+                whole, _ = codecs.utf_8_decode(self._bytes, "strict", False)
+            except UnicodeDecodeError as error:
+                bad += self._drop(error.end)
+                continue
+            if whole:
+                self._bytes = b""
+                return bad + self._take(final=True)
+            break
+        return bad
+
+    def _broken_off(self) -> str:
+        return self._drop(len(self._bytes)) if self._bytes else ""
+
+    def _drop(self, count: int) -> str:
+        """Of the bytes held back, the first ``count`` are no character and never will be."""
+        self._pending = self._pending[len(self._pending) - len(self._bytes) + count :]
+        self._bytes = self._bytes[count:]
+        if not self._context:
+            self._context = self._codec.any_text()
+        return _REPLACEMENT
 
     def _take(self, *, final: bool) -> str:
-        if not final and self._codec.ends_in_bytes(self._pending):
-            return ""
         text = self._codec.decode(self._context + self._pending)[len(self._codec.decode(self._context)) :]
         whole = final or not text.endswith(_REPLACEMENT)
         stable = text if whole else text[:-1]
         piece = stable[self._shown :]
         self._shown += len(piece)
         if whole and text:
-            self._context, self._pending, self._shown = self._pending, [], 0
+            if not self._context or self._ends_in_bytes(self._context) or not self._ends_in_bytes(self._pending):
+                self._context = self._pending  # else the context stays in front of the run, which is read by characters
+            self._pending, self._shown = [], 0
         return piece
+
+    def _ends_in_bytes(self, ids: list[int]) -> bool:
+        return self._codec.byte(ids[-1]) is not None
