@@ -93,12 +93,12 @@ def _target_hidden(conversation: Conversation, draft: Draft) -> Floats:
     ids = np.asarray([conversation.tokens[-1], *draft.tokens], dtype=np.int64)
     if draft.prefix is None:
         return stack.run(conversation.full_plan, stack.embed(ids), start)
-    exit_layer, hidden = draft.prefix.exit_layer, draft.prefix.hidden
+    sublayers, hidden = conversation.full_plan.sublayers, draft.prefix.hidden
     done = len(hidden)
     if done < len(ids):
-        rest = stack.run(Plan.layers(0, exit_layer), stack.embed(ids[done:]), start + done)
+        rest = stack.run(Plan(sublayers[: draft.prefix.sublayer]), stack.embed(ids[done:]), start + done)
         hidden = np.concatenate([hidden, rest])
-    return stack.run(Plan.layers(exit_layer, conversation.config.num_layers), hidden, start)
+    return stack.run(Plan(sublayers[draft.prefix.sublayer :]), hidden, start)
 
 
 def _until_stop(tokens: tuple[int, ...], eos: frozenset[int]) -> tuple[tuple[int, ...], bool]:

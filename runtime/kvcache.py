@@ -22,7 +22,6 @@ from .limits import memory_room
 INITIAL_ROWS = 2048
 
 
-
 class KVCache:
     """One conversation's keys and values, [1, kv_heads, capacity + pad rows, head_dim] a layer."""
 

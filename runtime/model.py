@@ -14,12 +14,17 @@ from ..errors import RuntimeSetupError, UsageError, unknown_name
 from .artifact import Artifact, open_artifact
 from .chat_template import Message
 from .conversation import Conversation
+from .costs import Profile, falling_step
 from .drafters.base import Drafter
-from .drafting import DraftOptions, make_drafter
+from .drafters.kind import DraftContext
+from .drafters.registry import candidates, kinds
+from .drafters.spec import DraftSpec, parse
 from .generation import Generation, Request, TokenStream
 from .lifetime import running
 from .logprobs import check_logprobs
-from .profile import PROBE_TEXTS, Profile, load_profile, measure, store_profile
+from .measure import measure
+from .probe_texts import PROBE_TEXTS
+from .profile_store import load_profile, store_profile
 from .sampling import Sampling
 from .sessions import Sessions
 from .stack import AS_THEY_COME, Passes
@@ -28,6 +33,7 @@ from .text import TextCodec
 from .threads import quota_warning
 
 DEFAULT_MAX_NEW_TOKENS = 256
+_MEASUREMENTS = 3  # at most, where a busy machine spoils them
 
 
 def notify_stderr(message: str) -> None:
@@ -51,10 +57,10 @@ class SamplingOptions(TypedDict, total=False):
 class GenerationOptions(SamplingOptions, total=False):
     """What :meth:`Model.stream` and :meth:`Model.generate` can be told.
 
-    ``max_new_tokens``: at most this many (256). ``draft``: 'auto', 'none', 'early-exit', 'fewer-experts',
-    'prompt-lookup', or a drafter of your own. ``exit_layer``: for 'early-exit'; by default exit and length are those
-    that the profile found best. ``num_draft_tokens``: longest draft of a round. ``draft_experts``: how many experts a
-    token a draft runs; by default 'fewer-experts' runs a quarter of the model's and 'early-exit' all.
+    ``max_new_tokens``: at most this many (256). ``draft``: the name of a drafter ('auto', 'none', 'prompt-lookup',
+    'early-exit', 'fewer-experts'), with options where it has some ('early-exit:layer=20,tokens=4'), or a drafter of
+    your own. ``exit_layer``, ``num_draft_tokens`` and ``draft_experts`` are other spellings of the options layer,
+    tokens and experts.
 
     ``temperature`` 0 (the default) is greedy; then only penalties have an effect. Sampling takes the ``top_k`` most
     likely tokens (0: all), of those the smallest set that reaches ``top_p`` (1: all), of those what is at least
@@ -153,13 +159,12 @@ class Model:
         chosen = self._checked_sampling(sampling)
         check_logprobs(logprobs)
         stop_strings = StopStrings(stop or ())
-        name = draft if isinstance(draft, str) else "custom"
-        options = DraftOptions(name, exit_layer, num_draft_tokens, draft_experts)
-        options.check(self.artifact.manifest, custom=not isinstance(draft, str))
+        flags = {"exit_layer": exit_layer, "num_draft_tokens": num_draft_tokens, "draft_experts": draft_experts}
+        spec = self._checked_spec(draft, flags)
         used = self.conversation(exact=bool(exact)) if conversation is None else conversation
         self._check_conversation(used, exact)
         used.check_fits(len(prompt))
-        drafter = self._drafter(options, used.passes.min_rows) if isinstance(draft, str) else draft
+        drafter = spec.make(self._draft_context(used)) if isinstance(spec, DraftSpec) else spec
         stop_ids = frozenset(i for text in stop or () if (i := self.codec.special_id(text)) is not None)
         request = Request(prompt, drafter, chosen, int(max_new_tokens), stop_strings, logprobs, stop_ids)
         return TokenStream(used, request, self.codec)
@@ -220,20 +225,40 @@ class Model:
             "measuring, once on this machine, what passes and drafts cost and whether rows are treated alike; that "
             "takes some 15 seconds for a small model ..."
         )
-        found = measure(self.sessions, [self.codec.encode(text) for text in PROBE_TEXTS])
+        found = self._measured_calmly()
         if self.sessions.kernels is not None and found.exact_passes != AS_THEY_COME:
             self._notify(
                 f"warning: {self.sessions.kernels_name} kernels do not treat rows alike here, as they should; only "
                 "`exact` gives plain decoding's text. Please report it with this machine's processor."
             )
+        falling = falling_step(found.step_seconds)
+        if falling is not None:
+            fewer, more = falling
+            self._notify(
+                f"warning: a pass over {more} rows seems to cost less than one over {fewer}, so other work disturbed "
+                "the measurement; it is used now and not kept. Run selfspec profile when the machine is quiet."
+            )
+            return found
         try:
             store_profile(self.artifact, self.sessions.threads, found)
         except OSError as error:
             self._notify(f"warning: the profile cannot be kept ({error}); it will be measured again next time.")
         return found
 
+    def _measured_calmly(self) -> Profile:
+        """Measure again where the figures contradict each other, a few times at most."""
+        probes = [self.codec.encode(text) for text in PROBE_TEXTS]
+        paths = candidates(self.artifact.manifest)
+        for _ in range(_MEASUREMENTS - 1):
+            found = measure(self.sessions, probes, paths)
+            if falling_step(found.step_seconds) is None:
+                return found
+        return measure(self.sessions, probes, paths)
+
     def stored_profile(self) -> Profile | None:
-        return load_profile(self.artifact, self.sessions.threads)
+        """This machine's profile, if it was measured before."""
+        paths = [path.name for path in candidates(self.artifact.manifest)]
+        return load_profile(self.artifact, self.sessions.threads, paths)
 
     def exact_passes(self) -> Passes:
         """How ``exact`` puts rows into passes.
@@ -249,8 +274,27 @@ class Model:
             )
         return passes
 
-    def _drafter(self, options: DraftOptions, min_rows: int) -> Drafter:
-        return make_drafter(options, self.artifact.manifest, self.profile, min_rows)
+    def drafter(self, draft: str, conversation: Conversation) -> Drafter:
+        """The drafter that ``draft`` names, made for one generation over ``conversation``.
+
+        Raises:
+            UsageError: there is no such drafter, or its options do not fit this model.
+        """
+        spec = parse(draft)
+        spec.check(self.artifact.manifest)
+        return spec.make(self._draft_context(conversation))
+
+    def _checked_spec(self, draft: str | Drafter, flags: dict[str, int | None]) -> DraftSpec | Drafter:
+        if not isinstance(draft, str):
+            if any(value is not None for value in flags.values()):
+                raise UsageError(f"{', '.join(flags)} have no effect on a drafter of your own.", parameter="draft")
+            return draft
+        spec = parse(draft, **flags)
+        spec.check(self.artifact.manifest)
+        return spec
+
+    def _draft_context(self, conversation: Conversation) -> DraftContext:
+        return DraftContext(self.artifact.manifest, self.profile, conversation.passes.min_rows, kinds())
 
     def _encode(self, prompt: str | None, messages: Sequence[Message] | None) -> list[int]:
         if (prompt is None) == (messages is None):

@@ -138,6 +138,7 @@ class Stack:
         self._routes: dict[Plan, tuple[Unit, ...]] = {}
         self.hot_ids: Ids = np.concatenate([np.arange(a, b) for a, b in self._manifest.head.hot_ranges])
         """Column of ``hot_logits`` → token id."""
+        self._all_ids: Ids = np.arange(self._manifest.model.vocab_size)
         edges = np.cumsum([0, *(b - a for a, b in self._manifest.head.hot_ranges)]).tolist()
         self._hot_columns = tuple(itertools.pairwise(edges))
 
@@ -185,6 +186,14 @@ class Stack:
     def hot_logits(self, hidden: Floats) -> Floats:
         """[n, d] → [n, hot vocabulary size]; ``hot_ids`` maps columns to token ids."""
         return self._head(hidden, [(self._manifest.head.hot_graph, self._hot_columns)], len(self.hot_ids)).whole()
+
+    def draft_logits(self, head: str, hidden: Floats) -> Floats:
+        """[n, d] → [n, size of the head]; :meth:`draft_ids` maps columns to token ids."""
+        return self.hot_logits(hidden) if head == "hot" else self.logits(hidden)
+
+    def draft_ids(self, head: str) -> Ids:
+        """Column of :meth:`draft_logits` → token id."""
+        return self.hot_ids if head == "hot" else self._all_ids
 
     def logits(self, hidden: Floats) -> Floats:
         """[n, d] → [n, vocabulary size]."""

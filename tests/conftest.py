@@ -34,7 +34,7 @@ from selfspec.runtime.drafters.base import Drafter, Round
 from selfspec.runtime.engine import decode
 from selfspec.runtime.invariance import exact_passes
 from selfspec.runtime.limits import cpus
-from selfspec.runtime.profile import PROBE_TEXT
+from selfspec.runtime.probe_texts import PROBE_TEXT
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stack import AS_THEY_COME, Passes
 from selfspec.runtime.threads import use_threads

@@ -28,14 +28,19 @@ from selfspec.bench.work import works
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.models.config import ModelConfig, MoEConfig
+from selfspec.models.manifest import Manifest
 from selfspec.runtime.artifact import Artifact, open_artifact
-from selfspec.runtime.controller import AutoDrafter
 from selfspec.runtime.conversation import Conversation
+from selfspec.runtime.costs import Profile
+from selfspec.runtime.drafters import early_exit, fewer_experts
+from selfspec.runtime.drafters.auto import AutoDrafter
 from selfspec.runtime.drafters.base import Draft, Round
-from selfspec.runtime.exit_policy import best_exit, best_fewer
+from selfspec.runtime.drafters.fewer_experts import tried_experts
+from selfspec.runtime.drafters.kind import DrafterKind
+from selfspec.runtime.drafters.spec import parse
 from selfspec.runtime.limits import cpus
 from selfspec.runtime.model import Model, load, notify_stderr
-from selfspec.runtime.profile import fewer_experts
+from selfspec.runtime.path_policy import best_path
 from selfspec.runtime.sampling import Sampling
 
 from .. import RESULTS
@@ -211,7 +216,7 @@ def grid(config: ModelConfig, exit_layers: Sequence[int]) -> dict[str, dict[str,
     """Name of a draft, as ``selfspec bench`` has it → where it leaves (None: nowhere, with the whole head; the number
     of layers: nowhere either, with the short one), and the experts that it runs for a token."""
     most = _experts_per_token(config)
-    counts = (*fewer_experts(config), most)
+    counts = (*tried_experts(config), most)
     found: dict[str, dict[str, int | None]] = {f"fewer-experts:{k}": {"exit": None, "experts": k} for k in counts}
     for layer in (*exit_layers, config.num_layers):
         for k in counts:
@@ -245,14 +250,29 @@ def auto_choice(model: Model, prompts: int) -> dict[str, Any]:
     in a run of its own."""
     profile, rounds = model.profile(), Counter[str]()
     for prompt in spread(built_in_prompts(), prompts):
-        auto = Witness(AutoDrafter(profile), rounds)
-        for _ in model.stream_ids(prompt_ids(model.codec, prompt), max_new_tokens=NEW_TOKENS, draft=auto):
+        conversation = model.conversation()
+        auto = model.drafter("auto", conversation)
+        if not isinstance(auto, AutoDrafter):
+            raise TypeError(f"auto is a {type(auto).__name__}")
+        witness = Witness(auto, rounds)
+        ids = prompt_ids(model.codec, prompt)
+        for _ in model.stream_ids(ids, max_new_tokens=NEW_TOKENS, draft=witness, conversation=conversation):
             pass
-    choices = {"exit": best_exit(profile), "fewer": best_fewer(profile)}
+    kinds = {"exit": early_exit.KIND, "fewer": fewer_experts.KIND}
     return {
-        "promised": {name: None if choice is None else asdict(choice) for name, choice in choices.items()},
+        "promised": {name: _promised(kind, profile, model.artifact.manifest) for name, kind in kinds.items()},
         "rounds": dict(rounds),
     }
+
+
+def _promised(kind: DrafterKind, profile: Profile, manifest: Manifest) -> dict[str, Any] | None:
+    """What the profile expects of a drafter's best path."""
+    best = best_path(profile, [path.name for path in kind.candidates(manifest)])
+    if best is None:
+        return None
+    options = parse(best.path).options
+    layer = getattr(options, "layer", None) or manifest.model.num_layers
+    return {"exit_layer": layer, "experts": options.experts, "num_tokens": best.num_tokens, "rate": best.rate}
 
 
 class Witness:
@@ -272,7 +292,7 @@ class Witness:
 
 def memory(artifact: Path, config: ModelConfig, exit_layers: Sequence[int], threads: int) -> list[dict[str, Any]]:
     """A row a draft, the fewest experts of each kind."""
-    fewest, middle = fewer_experts(config)[:1], exit_layers[len(exit_layers) // 2 :][:1]
+    fewest, middle = tried_experts(config)[:1], exit_layers[len(exit_layers) // 2 :][:1]
     arms = {"plain": "none", "prompt-lookup": "prompt-lookup"}
     arms |= {f"fewer-experts, {k} a token": f"fewer-experts:{k}" for k in fewest}
     arms |= {f"early-exit {layer}, {k} a token": f"early-exit:{layer}:{k}" for layer in middle for k in fewest}

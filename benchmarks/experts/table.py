@@ -115,7 +115,9 @@ def _auto(auto: Mapping[str, Any]) -> str:
     )
 
 
-_ARMS = {"none": "plain", "lookup": "prompt lookup", "exit": "exit or fewer experts"}
+_ARMS = {
+    "none": "plain", "prompt-lookup": "prompt lookup", "early-exit": "early exit", "fewer-experts": "fewer experts"
+}  # fmt: skip
 
 
 def _promised(promised: Mapping[str, Any]) -> str:

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfspec.errors import SelfSpecError
+from selfspec.runtime.costs import MeasuredPath, Profile
 from selfspec.runtime.drafters.base import NoDrafter
+from selfspec.runtime.drafters.registry import candidates
+from selfspec.runtime.drafters.spec import parse
 from selfspec.runtime.engine import decode
-from selfspec.runtime.exit_policy import ExitCosts, exit_costs, fewer_costs
+from selfspec.runtime.measure import time_passes
 from selfspec.runtime.model import Model
-from selfspec.runtime.profile import ExitProfile, Profile, time_passes
+from selfspec.runtime.path_policy import DraftCosts, draft_costs
 from selfspec.runtime.sampling import Sampling
 
 ROWS = tuple(range(1, 9))
@@ -78,21 +81,18 @@ def timed_passes(model: Model, texts: Sequence[OwnText]) -> Profile:
         context = [*text.prompt, *text.answer[: half - 1]]
         conversation.prefill(context)
         tokens = np.asarray(text.answer[half - 1 :][: ROWS[-1]], dtype=np.int64)
-        found.append(time_passes(conversation, len(context), tokens))
+        found.append(time_passes(conversation, len(context), tokens, candidates(model.artifact.manifest)))
     if not found:
         raise SelfSpecError(f"no answer has {2 * ROWS[-1]} tokens, so there is nothing to time; give more prompts.")
 
     def mean(tables: Sequence[Mapping[int, float]]) -> dict[int, float]:
         return {key: statistics.fmean(table[key] for table in tables) for key in tables[0]}
 
-    exits, fewer = mean([timed.exits for timed in found]), mean([timed.fewer for timed in found])
-    return Profile(
-        mean([timed.steps for timed in found]),
-        statistics.fmean(timed.hot_head for timed in found),
-        {layer: ExitProfile(seconds, (), ()) for layer, seconds in exits.items()},
-        None,
-        {experts: ExitProfile(seconds, (), ()) for experts, seconds in fewer.items()},
-    )
+    paths = dict[str, MeasuredPath]()
+    for name in found[0].paths:
+        step, shared = (statistics.fmean(timed.paths[name][part] for timed in found) for part in (0, 1))
+        paths[name] = MeasuredPath(step, shared, (), ())
+    return Profile(mean([timed.steps for timed in found]), paths, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,14 @@ class Ceiling:
 
 
 def ceilings(profile: Profile, layers: int, per_token: int) -> list[Ceiling]:
-    """Of every exit with all experts and the hot head, then of all layers with fewer experts and the whole head."""
-    exits = [(layer, per_token, exit_costs(profile, layer)) for layer in profile.exits]
-    fewer = [(layers, experts, fewer_costs(profile, experts)) for experts in profile.fewer]
-    return [Ceiling(layer, experts, costs.step, ceiling(costs)) for layer, experts, costs in [*exits, *fewer]]
+    """Of every path that was measured: exits with all experts, and all layers with fewer of them."""
+    found = []
+    for name in profile.paths:
+        options, costs = parse(name).options, draft_costs(profile, name)
+        layer = getattr(options, "layer", None) or layers
+        found.append(Ceiling(layer, options.experts or per_token, costs.step, ceiling(costs)))
+    return found
 
 
-def ceiling(costs: ExitCosts) -> float:
+def ceiling(costs: DraftCosts) -> float:
     return max((n + 1) / costs.round(n, n) for n in range(1, _LONGEST_DRAFT + 1))

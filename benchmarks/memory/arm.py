@@ -12,13 +12,14 @@ import sys
 from typing import Any
 
 from selfspec.bench.prompts import built_in_prompts, prompt_ids
-from selfspec.bench.runs import draft_options
 from selfspec.cli.command import run_command
+from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Drafter
-from selfspec.runtime.drafting import make_drafter
+from selfspec.runtime.drafters.early_exit import exits
+from selfspec.runtime.drafters.spec import parse
 from selfspec.runtime.engine import decode
-from selfspec.runtime.exit_policy import best_exit
 from selfspec.runtime.model import Model, load
+from selfspec.runtime.path_policy import best_path
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stats import memory_bytes, peak_rss_bytes
 
@@ -30,15 +31,15 @@ SECOND = "second"
 def profile(artifact: str, threads: str) -> dict[str, Any]:
     """Measures and stores the profile, for the arms to find. ``exit_layer``: what early-exit drafts through."""
     model = load(artifact, threads=int(threads))
-    best = best_exit(model.profile())
-    return {"exit_layer": None if best is None else best.exit_layer}
+    best = best_path(model.profile(), [path.name for path in exits(model.artifact.manifest)])
+    return {"exit_layer": None if best is None else parse(best.path).options.layer}
 
 
 def generate(arm: str, artifact: str, threads: str, tokens: str, second: str | None = None) -> dict[str, Any]:
     """Greedily ``tokens`` tokens, whatever they say, and what the process weighs then."""
     model = load(artifact, threads=int(threads))
-    drafter = _drafter(arm, model, second)
     conversation, ids = model.conversation(), prompt_ids(model.codec, built_in_prompts()[0])
+    drafter = _drafter(arm, model, conversation, second)
     rounds = list(decode(conversation, conversation.prefill(ids), drafter, Sampling(), int(tokens), frozenset()))
     return {
         "prompt_tokens": len(ids),
@@ -50,11 +51,11 @@ def generate(arm: str, artifact: str, threads: str, tokens: str, second: str | N
     }
 
 
-def _drafter(arm: str, model: Model, second: str | None) -> Drafter:
+def _drafter(arm: str, model: Model, conversation: Conversation, second: str | None) -> Drafter:
     if second is not None:
         return SecondModel(load(second, threads=model.sessions.threads))
     # With its layer named, early-exit drafts in every round; by the profile alone it would where that pays, or never.
-    return make_drafter(draft_options(arm), model.artifact.manifest, model.profile)
+    return model.drafter(arm, conversation)
 
 
 def main() -> None:

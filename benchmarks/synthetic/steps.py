@@ -20,10 +20,13 @@ from selfspec.bench.runs import random_ids, run_prefill
 from selfspec.cli.command import run_command
 from selfspec.errors import SelfSpecError
 from selfspec.models.manifest import WEIGHTS_NAME
+from selfspec.runtime.drafters import early_exit, fewer_experts
 from selfspec.runtime.drafters.base import NoDrafter
+from selfspec.runtime.drafters.registry import candidates
+from selfspec.runtime.drafters.spec import parse
 from selfspec.runtime.engine import decode
+from selfspec.runtime.measure import ROW_COUNTS, time_passes
 from selfspec.runtime.model import Model, load, notify_stderr
-from selfspec.runtime.profile import ROW_COUNTS, ExitProfile, Profile, time_passes
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stats import memory_bytes, peak_rss_bytes
 
@@ -62,18 +65,17 @@ def run(artifact: str, threads: str) -> dict[str, Any]:
     conversation.truncate(len(ids))
     notify_stderr("costs of passes ...")
     tokens = np.asarray(ids[: max(ROW_COUNTS)], dtype=np.int64)
-    timed = time_passes(conversation, len(ids), tokens, _TIMING_SECONDS)
-    exits = {k: ExitProfile(seconds, (), ()) for k, seconds in timed.exits.items()}
-    costs = Profile(timed.steps, timed.hot_head, exits, None)
     manifest = model.artifact.manifest
+    timed = time_passes(conversation, len(ids), tokens, candidates(manifest), _TIMING_SECONDS)
+    steps = {parse(name): seconds / timed.steps[1] for name, (seconds, _) in timed.paths.items()}
     return {
         "layers": manifest.model.num_layers,
         "weights_bytes": manifest.files[WEIGHTS_NAME].size,
         "prefill_tokens_per_second": len(ids) / statistics.median(prompt.seconds for prompt in prompts),
         "step_seconds": timed.steps[1],
-        "verify_costs": {rows: costs.verify_cost(rows) for rows in timed.steps},
-        "draft_costs": {layer: costs.draft_cost(layer) for layer in exits},
-        "fewer_costs": {experts: seconds / timed.steps[1] for experts, seconds in timed.fewer.items()},
+        "verify_costs": {rows: seconds / timed.steps[1] for rows, seconds in timed.steps.items()},
+        "draft_costs": {s.options.layer: cost for s, cost in steps.items() if s.kind is early_exit.KIND},
+        "fewer_costs": {s.options.experts: cost for s, cost in steps.items() if s.kind is fewer_experts.KIND},
     } | opened | memory  # fmt: skip
 
 

@@ -16,13 +16,13 @@ MAX_DRAFT_TOKENS = 15
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Work that verification need not repeat: the first rows have run layers 0..exit_layer-1 as the target does.
+    """Work that verification need not repeat: the first rows have run sublayers 0..sublayer-1 as the target does.
 
-    ``hidden`` [n, d]: their hidden states there. Row 0 is the pending token, row i the i-th drafted one; at least one
-    row, at most all.
+    ``hidden`` [n, d] are their hidden states there. Row 0 is the pending token, row i the i-th drafted one; there is at
+    least one row, and at most one for each of them.
     """
 
-    exit_layer: int
+    sublayer: int
     hidden: Floats
 
 

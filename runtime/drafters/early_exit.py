@@ -1,139 +1,81 @@
 """Early exit (LayerSkip, Elhoushi et al. 2404.16710): draft with the first layers and a short head.
 
-The exit's hidden states and the shallow layers' KV rows are the target's own, so verification starts from them.
 No head is trained here: final norm and LM head are applied at the exit as they are. Leaving after the last layer is an
-exit too: then only the head is short, and verification only has to score the rest of the vocabulary.
-
-Of a model with experts, a draft may run fewer of them. From the first layer that has some on its rows are then not the
-target's, so that verification begins at layer 0 and overwrites them.
+exit too: then only the head is short, and verification only has to score the rest of the vocabulary. Of a model with
+experts, a draft may run fewer of them besides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from ..conversation import Conversation
-from ..sampling import Floats, Probabilities, Sampling, Stream, distribution, draw, uniform
+from ...errors import UsageError
+from ...models.manifest import Manifest
+from ..path_policy import best_path, draft_costs
+from ..paths import HOT, DraftPath, draft_path, exit_name, exit_path
+from ..rates import CostModel
 from ..stack import Plan
-from .base import Draft, Prefix, Round
-
-DEFAULT_DRAFT_TOKENS = 3
-CONFIDENCE = 0.4  # Hugging Face's assistant_confidence_threshold
-
-
-class StopRule(Protocol):
-    """How far to draft. A confidence is the probability that the exit gives to its own best token."""
-
-    def keep(self, confidences: Sequence[float]) -> bool:
-        """Whether the last drafted token shall be verified. Which token was *drawn* must not decide: that is biased."""
-
-    def go_on(self, confidences: Sequence[float]) -> bool:
-        """Whether to draft another token after these, all kept."""
-
-    def learn(self, confidence: float, accepted: bool) -> None:
-        """What became of a token drafted with this confidence."""
+from .base import Drafter
+from .kind import Arm, DraftContext, DrafterKind
+from .limits import check_experts, check_tokens
+from .model_path import DEFAULT_DRAFT_TOKENS, PathDrafter
+from .path_arm import paying_drafter, promising_arm
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
-    """Drafting stops after a token below ``confidence``; that token is kept."""
+class Options:
+    """``layer``: draft with this many layers, by default as many as the profile found best. ``experts``: run this many
+    experts a token, by default the model's own number. ``tokens``: the longest draft of a round."""
 
-    confidence: float = CONFIDENCE
-
-    def keep(self, confidences: Sequence[float]) -> bool:
-        return True
-
-    def go_on(self, confidences: Sequence[float]) -> bool:
-        return not confidences or confidences[-1] >= self.confidence
-
-    def learn(self, confidence: float, accepted: bool) -> None:
-        """A fixed rule learns nothing."""
+    layer: int | None = None
+    experts: int | None = None
+    tokens: int | None = None
 
 
-class EarlyExit:
-    """Drafts through layers 0..exit_layer-1 and the hot head."""
-
-    def __init__(
-        self,
-        exit_layer: int,
-        num_draft_tokens: int = DEFAULT_DRAFT_TOKENS,
-        *,
-        rule: StopRule | None = None,
-        full_head: bool = False,
-        sampling: Sampling | None = None,
-        experts: int | None = None,
-    ) -> None:
-        """Args:
-        rule: how far to draft, at most ``num_draft_tokens``; by default a :class:`Threshold`.
-        full_head: score the whole vocabulary, as an identity draft must.
-        sampling: draw drafted tokens from the exit's distribution instead of taking the best.
-        experts: how many of a token's best experts run in each layer; None: as many as the model runs.
-        """
-        self.exit_layer = exit_layer
-        self._limit = num_draft_tokens
-        self._rule: StopRule = Threshold() if rule is None else rule
-        self._full_head = full_head
-        self._sampling = sampling
-        self._plan = Plan.layers(0, exit_layer, experts)
-        self._drafted: list[tuple[int, float]] = []  # tokens and confidences, a dropped one included
-
-    @property
-    def steps(self) -> int:
-        """Draft steps of the last proposal, that of a dropped token included."""
-        return len(self._drafted)
-
-    def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
-        limit = min(max_tokens, self._limit)
-        stack, start = conversation.stack, conversation.kv.length
-        hidden = np.empty((limit, conversation.config.hidden_size), dtype=np.float32)
-        token, rows = conversation.tokens[-1], 0
-        tokens, confidences, q = list[int](), list[float](), list[Probabilities]()
-        self._drafted = []
-        while rows < limit and self._rule.go_on(confidences):
-            exit_hidden = stack.run(self._plan, stack.embed(np.asarray([token])), start + rows)
-            hidden[rows] = exit_hidden[0]
-            rows += 1
-            token, confidence, proposal = self._choose(conversation, exit_hidden, start + rows)
-            confidences.append(confidence)
-            self._drafted.append((token, confidence))
-            if not self._rule.keep(confidences):
-                break
-            tokens.append(token)
-            if proposal is not None:
-                q.append(proposal)
-        prefix = Prefix(self.exit_layer, hidden[:rows]) if rows and self._plan.experts is None else None
-        return Draft(tuple(tokens), None if self._sampling is None else tuple(q), prefix)
-
-    def _choose(
-        self, conversation: Conversation, hidden: Floats, position: int
-    ) -> tuple[int, float, Probabilities | None]:
-        """(token, confidence, the distribution it was drawn from)."""
-        stack = conversation.stack
-        logits: Floats = (stack.logits if self._full_head else stack.hot_logits)(hidden)[0]
-        if self._sampling is None:
-            column = int(logits.argmax())
-            return column if self._full_head else int(stack.hot_ids[column]), _probability(logits, column), None
-        proposal = self._distribution(conversation, logits, self._sampling)
-        token = draw(proposal, uniform(self._sampling.seed, position, Stream.DRAFT))
-        return token, float(proposal.max()), proposal
-
-    def _distribution(self, conversation: Conversation, logits: Floats, sampling: Sampling) -> Probabilities:
-        if self._full_head:
-            return distribution(logits, sampling)
-        probs = np.zeros(conversation.config.vocab_size)
-        probs[conversation.stack.hot_ids] = distribution(logits, sampling)
-        return probs
-
-    def observe(self, result: Round) -> None:
-        """A drafted token was judged if all before it were accepted; of a dropped one the round tells as well."""
-        for i, (token, confidence) in enumerate(self._drafted[: result.num_accepted + 1]):
-            if i < len(result.tokens):
-                self._rule.learn(confidence, result.tokens[i] == token)
+def exits(manifest: Manifest) -> tuple[DraftPath, ...]:
+    """Every exit of the artifact, and the one after all layers, where only the head is short."""
+    return tuple(exit_path(layer) for layer in (*manifest.exit_layers, manifest.model.num_layers))
 
 
-def _probability(logits: Floats, column: int) -> float:
-    return float(1.0 / np.exp(logits - logits[column]).sum())
+def _path(manifest: Manifest, layer: int, experts: int | None) -> DraftPath:
+    plan = Plan.layers(0, layer, experts)
+    return draft_path(f"{exit_name(layer)},experts={experts}", plan, HOT, manifest)
+
+
+def _check(options: Options, manifest: Manifest) -> None:
+    check_tokens(options.tokens)
+    known = (*manifest.exit_layers, manifest.model.num_layers)
+    if options.layer is not None and options.layer not in known:
+        raise UsageError(
+            f"`exit_layer` {options.layer}: this artifact has exits {', '.join(map(str, known))} (the last one: all "
+            "layers and a short head); export again with other `exit_layers` to have others.",
+            parameter="exit_layer",
+        )
+    if options.experts is not None:
+        check_experts(options.experts, f"{KIND.name}:experts={options.experts}", manifest)
+
+
+def _make(options: Options, context: DraftContext) -> Drafter:
+    manifest, tokens = context.manifest, options.tokens or DEFAULT_DRAFT_TOKENS
+    if options.layer is not None:
+        return PathDrafter(_path(manifest, options.layer, options.experts), tokens)
+    profile = context.measured()
+    paths = {path.name: path for path in exits(manifest)}
+    choice = best_path(profile, paths)
+    if choice is None:
+        raise UsageError("no exit of this artifact was measured; name one with `exit_layer`.", parameter="exit_layer")
+    if options.experts is not None:
+        fewer = _path(manifest, len(paths[choice.path].plan.sublayers) // 2, options.experts)
+        if fewer.plan.experts is not None:  # other confidences and costs than measured: the profile's rule does not fit
+            return PathDrafter(fewer, tokens)
+    if options.tokens is not None:
+        choice = replace(choice, num_tokens=options.tokens)
+    return paying_drafter(profile, paths[choice.path], choice, draft_costs(profile, choice.path))[0]
+
+
+def _arms(context: DraftContext, costs: CostModel) -> Sequence[Arm]:
+    return promising_arm(KIND.name, exits(context.manifest), context.measured(), costs)
+
+
+KIND = DrafterKind("early-exit", "drafts with the first layers and a short head", Options, _make, _check, exits, _arms)

@@ -88,7 +88,7 @@ def test_markdown_has_both_tables_and_the_facts(capsys: pytest.CaptureFixture[st
     code, out, _ = run(capsys, str(fp32.folder), *SHORT, "--draft", "none,prompt-lookup", "--prompts", prompts)
     assert code == 0
     for word in ("| pp16 |", "| tg8 |", "| text | plain |", "| text | none |", "| text | prompt-lookup |",
-                 "- CPU: ", "- ISA: ", "- read bandwidth: ", "- V(m): 1: 1.00", "- c by exit layer: 2: ",
+                 "- CPU: ", "- ISA: ", "- read bandwidth: ", "- V(m): 1: 1.00", "- c by path: early-exit:layer=2: ",
                  fp32.model.artifact.digest):  # fmt: skip
         assert word in out
 
@@ -114,12 +114,12 @@ def test_exits_are_compared_by_their_layers_and_exactly(
     data = json.loads(out)
     assert data["exact"] is True
     rows = {row["draft"]: row for row in data["rows"] if row["test"] == "prompts"}
-    assert list(rows) == ["plain", "early-exit:2", f"early-exit:{layers}"]
+    assert list(rows) == ["plain", "early-exit:layer=2", f"early-exit:layer={layers}"]
     assert all(rows[draft]["same_text"] == 2 for draft in list(rows)[1:])
-    assert rows["early-exit:2"]["acceptance_rate"] != rows[f"early-exit:{layers}"]["acceptance_rate"]
+    assert rows["early-exit:layer=2"]["acceptance_rate"] != rows[f"early-exit:layer={layers}"]["acceptance_rate"]
 
 
-@pytest.mark.parametrize("drafts", ["prompt-lookup,early-exit:2,auto", ""])
+@pytest.mark.parametrize("drafts", ["prompt-lookup,early-exit:layer=2,auto", ""])
 def test_another_machine_is_predicted_and_nothing_mixed(
     capsys: pytest.CaptureFixture[str], fp32: Any, prompts: str, drafts: str
 ) -> None:
@@ -130,7 +130,7 @@ def test_another_machine_is_predicted_and_nothing_mixed(
     data = json.loads(out)
     assert not any(row["test"].startswith("predicted") for row in data["rows"])
     found = {row["test"]: row for row in data["prediction"]["rows"]}
-    names = ["pp16 tok/s", "tg8 tok/s", "plain tok/s by the profile", "V(2)", "V(16)", "c of exit 2"]
+    names = ["pp16 tok/s", "tg8 tok/s", "plain tok/s by the profile", "V(2)", "V(16)", "c of early-exit:layer=2"]
     names += [f"{draft} speed-up" for draft in drafts.split(",") if draft]
     assert {f"predicted {name}" for name in names} <= found.keys()
     for row in found.values():
@@ -155,7 +155,7 @@ def test_predictions_are_in_every_form(capsys: pytest.CaptureFixture[str], fp32:
 def test_what_is_proposed_is_recorded(fp32: Any) -> None:
     """A dropped token is a step without a token; a plain step and a copy are none."""
     hidden = np.zeros((2, 4), dtype=np.float32)
-    drafts = iter([Draft(), Draft((5, 6, 7)), Draft((5,), prefix=Prefix(2, hidden))])
+    drafts = iter([Draft(), Draft((5, 6, 7)), Draft((5,), prefix=Prefix(4, hidden))])
 
     class Inner:
         def propose(self, conversation: Any, max_tokens: int) -> Draft:
@@ -167,16 +167,16 @@ def test_what_is_proposed_is_recorded(fp32: Any) -> None:
     drafter = TimedDrafter(Inner())
     for _ in range(3):
         drafter.propose(fp32.model.conversation(), 4)
-    assert drafter.proposals == [Proposal(None, 0, 0), Proposal(None, 0, 3), Proposal(2, 2, 1)]
+    assert drafter.proposals == [Proposal(None, 0, 0), Proposal(None, 0, 3), Proposal("early-exit:layer=2", 2, 1)]
 
 
 def test_every_round_has_the_proposal_it_began_with(fp32: Any) -> None:
     for draft in ("none", "prompt-lookup", "early-exit:2", "auto"):
         found = run_prompt(fp32.model, Prompt(1, "qa", TEXT), Conditions(8), Contender(draft, draft))
         assert [p.tokens for p in found.proposals] == [r.num_drafted for r in found.rounds]
-        exits = {p.exit_layer for p in found.proposals}
-        assert draft != "early-exit:2" or 2 in exits
-        assert draft not in ("none", "prompt-lookup") or exits == {None}
+        paths = {p.path for p in found.proposals}
+        assert draft != "early-exit:2" or "early-exit:layer=2" in paths
+        assert draft not in ("none", "prompt-lookup") or paths == {None}
 
 
 def test_a_picture_is_drawn_beside_the_table(
@@ -223,9 +223,9 @@ def test_without_drafts_only_prompt_and_generation(capsys: pytest.CaptureFixture
         (["-n", "255"], "-n 255: the model's context holds 256 tokens; give at most 254"),
         (["--draft", "lookup"], "unknown drafter 'lookup'"),
         (["--draft", "none,,auto"], "unknown drafter ''"),
-        (["--draft", "early-exit:x"], "unknown drafter 'early-exit:x'"),
-        (["--draft", "auto:2"], "unknown drafter 'auto:2'"),
-        (["--draft", "early-exit:9"], "--exit-layer 9: this artifact has exits"),
+        (["--draft", "early-exit:x"], "layer is 'x', where a whole number was expected"),
+        (["--draft", "none:2"], "none:2: it takes no options"),
+        (["--draft", "early-exit:9"], "exit_layer` 9: this artifact has exits"),
         (["--draft", "early-exit:2,early-exit:02"], "a drafter is named twice"),
         (["--predict", "20"], "--predict 20: it takes a machine's read bandwidth"),
         (["--predict=-20,5"], "--predict -20,5: it takes"),
@@ -305,7 +305,7 @@ def test_time_of_drafting_is_what_propose_takes(fp32: Any, monkeypatch: pytest.M
         def observe(self, result: Round) -> None:
             heard.append(result)
 
-    monkeypatch.setattr("selfspec.bench.runs.make_drafter", lambda *args: Inner())
+    monkeypatch.setattr(fp32.model, "drafter", lambda *args: Inner())
     found = run_prompt(fp32.model, Prompt(1, "qa", TEXT), Conditions(8))
     assert list(found.rounds) == heard
     assert len(proposals) == len(heard) > 0

@@ -22,7 +22,7 @@ REPORT = Report(
     exact=False,
     artifact=ArtifactFacts("toy", "int4", "its own", "abc", 5_000_000, 4_000_000, "everything"),
     machine=Machine("Fast", ("avx2", "fma"), 2, 4, 2, 3.21e10, "by hand", "1.2", "2.3", "each run", 1.5),
-    costs=Costs({1: 1.0, 2: 1.25}, {3: 0.5}, 3),
+    costs=Costs({1: 1.0, 2: 1.25}, {"early-exit:layer=3": 0.5}, "early-exit:layer=3"),
     rows=(
         Row("pp16", "plain", None, None, 2, 32, 100.126, 1.5, 100.0, peak_rss_bytes=87_600_000),
         Row("tg8", "plain", None, None, 1, 8, 50.0, None, 50.0, 0.625, peak_rss_bytes=1_000_000, pss_bytes=500_000),
@@ -61,7 +61,7 @@ same, by a step more than 10% slower
 - peak RSS: of each run; all drafts share one process
 - selfspec 9.9, ONNX Runtime 1.2, NumPy 2.3; 2026-01-02
 - V(m): 1: 1.00, 2: 1.25
-- c by exit layer: 3: 0.50; early-exit drafts through 3
+- c by path: early-exit:layer=3: 0.50; early-exit drafts along early-exit:layer=3
 """
 FIELDS = (
     "test,draft,category,prompts,repeats,tokens,mean,sd,median,roofline,speed_up,speed_up_low,speed_up_high,"
@@ -92,13 +92,16 @@ def test_exact_is_said() -> None:
     assert json.loads(as_json(replace(REPORT, exact=True)))["exact"] is True
 
 
+COSTS = "1:1.0 2:1.25,early-exit:layer=3:0.5,early-exit:layer=3,30,12,1"
+
+
 def test_csv() -> None:
     lines = as_csv(REPORT).splitlines()
     assert lines[0] == FIELDS
-    assert lines[1] == f"pp16,plain,,,2,32,100.126,1.5,100.0,{',' * 10}87600000,,{FACTS},1:1.0 2:1.25,3:0.5,3,30,12,1"
+    assert lines[1] == f"pp16,plain,,,2,32,100.126,1.5,100.0,{',' * 10}87600000,,{FACTS},{COSTS}"
     assert lines[4] == (
         "prompts,auto,qa,3,2,60,20.0,0.25,20.5,,2.0,1.9,2.125,0.75,0.9 0.8 0.7 0.6 0.5 0.4,3.5,0.125,9.0,2,2000000,"
-        f"1000000,{FACTS},1:1.0 2:1.25,3:0.5,3,30,12,1"
+        f"1000000,{FACTS},{COSTS}"
     )
     assert len(lines) == 1 + len(REPORT.rows)
 
@@ -140,7 +143,11 @@ def test_json_is_the_report() -> None:
             "unused_seconds_per_token": [],
         }
     ]
-    assert data["costs"] == {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}
+    assert data["costs"] == {
+        "verify": {"1": 1.0, "2": 1.25},
+        "draft": {"early-exit:layer=3": 0.5},
+        "best_exit": "early-exit:layer=3",
+    }
     assert data["rows"][3]["acceptance_by_position"] == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
 
 
@@ -217,7 +224,8 @@ def test_every_line_of_jsonl_has_all_facts() -> None:
         '"machine": {"cpu": "Fast", "isa": ["avx2", "fma"], "cores": 2, "cpus": 4, "threads": 2, '
         '"bandwidth": 32100000000.0, "bandwidth_method": "by hand", "onnxruntime": "1.2", "numpy": "2.3", '
         '"peak_rss_of": "each run", "cpu_quota": 1.5}, '
-        '"costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"3": 0.5}, "best_exit": 3}, '
+        '"costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"early-exit:layer=3": 0.5}, '
+        '"best_exit": "early-exit:layer=3"}, '
         '"turns": {"run": 30, "used": 12, "disturbed": 1}}'
     )
     for line in lines:

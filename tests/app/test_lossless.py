@@ -18,7 +18,8 @@ from selfspec.check.judge import NEAR_TIE, Check, CheckRow, Group, identity, jud
 from selfspec.runtime import engine
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, Drafter
-from selfspec.runtime.drafters.early_exit import EarlyExit
+from selfspec.runtime.drafters.model_path import PathDrafter
+from selfspec.runtime.paths import exit_path
 from selfspec.runtime.sampling import Floats, Sampling, choose
 from selfspec.runtime.verify import Verdict
 
@@ -46,7 +47,7 @@ def accept_everything(draft: Sequence[int], logits: Floats, sampling: Sampling, 
     return Verdict((*draft, choose(logits[len(draft)], sampling, position + len(draft))), len(draft))
 
 
-class WrongHiddenStates(EarlyExit):
+class WrongHiddenStates(PathDrafter):
     """Hands over hidden states that are not the target's."""
 
     def propose(self, conversation: Any, max_tokens: int) -> Draft:
@@ -57,7 +58,7 @@ class WrongHiddenStates(EarlyExit):
 
 
 def _broken(plain: PromptRun) -> Drafter:
-    return WrongHiddenStates(2)
+    return WrongHiddenStates(exit_path(2))
 
 
 BROKEN = Contender("broken", _broken)

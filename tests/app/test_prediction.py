@@ -21,10 +21,11 @@ from selfspec.bench.rows import PLAIN, Answers
 from selfspec.bench.runs import PromptRun, Proposal
 from selfspec.bench.work import Work, Works
 from selfspec.errors import UsageError
-from selfspec.runtime.profile import ExitProfile, Profile
+from selfspec.runtime.costs import MeasuredPath, Profile
 
 # 100 bytes and 10 operations a row, of which the head is 20 and 2, half of it hot; the exit has half of the layers.
 WORKS = Works(Work(100, 10), Work(20, 2), Work(10, 1), {3: Work(50, 5)})
+EXIT = "early-exit:layer=3"
 HERE, THERE = Speeds(10.0, 10.0), Speeds(5.0, 20.0)
 
 
@@ -33,7 +34,7 @@ def profile(here: Speeds, reading: float = 1.0, computing: float = 2.0, overhead
     steps = {m: reading * 100 / here.bandwidth + computing * m * 10 / here.rate + overhead for m in (1, 2, 4)}
     draft = reading * 50 / here.bandwidth + computing * 5 / here.rate + overhead
     head = reading * 10 / here.bandwidth + computing * 1 / here.rate
-    return Profile(steps, head, {3: ExitProfile(draft, (0.9, 0.2), (True, False))}, None)
+    return Profile(steps, {EXIT: MeasuredPath(draft, draft - head, (0.9, 0.2), (True, False))}, None)
 
 
 def run(seconds: float, tokens: int, *proposals: Proposal) -> PromptRun:
@@ -100,9 +101,10 @@ def test_a_profile_elsewhere_costs_what_passes_cost_there() -> None:
     here = profile(HERE)
     found = predicted_profile(here, WORKS, Fit(1.0, 2.0, 3.0), THERE)
     assert found.step_seconds == pytest.approx({1: 24.0, 2: 25.0, 4: 27.0})
-    assert found.hot_head_seconds == pytest.approx(2.0 + 0.1)
-    assert found.exits[3].seconds == pytest.approx(10 + 0.5 + 3)
-    assert (found.exits[3].confidences, found.exits[3].hits) == (here.exits[3].confidences, here.exits[3].hits)
+    assert found.paths[EXIT].seconds == pytest.approx(10 + 0.5 + 3)
+    assert found.paths[EXIT].shared_seconds == pytest.approx(10 + 0.5 + 3 - (2.0 + 0.1))
+    assert found.paths[EXIT].confidences == here.paths[EXIT].confidences
+    assert found.paths[EXIT].hits == here.paths[EXIT].hits
 
 
 @pytest.mark.parametrize(
@@ -112,9 +114,9 @@ def test_a_profile_elsewhere_costs_what_passes_cost_there() -> None:
         (Proposal(None, 0, 1), 17.0),
         (COPY, 21.0),
         (Proposal(None, 0, 2), 19.0),  # between the measured 2 and 4 rows
-        (Proposal(3, 2, 2), 2 * 9.0 + 7.8 + 7.2 / 15 * 19),  # the last token has the prefix (9 less 1.2) to run
-        (Proposal(3, 2, 1), 2 * 9.0 + 7.2 / 15 * 17),  # a dropped token's step has run it
-        (Proposal(3, 0, 0), 15.0),
+        (Proposal(EXIT, 2, 2), 2 * 9.0 + 7.8 + 7.2 / 15 * 19),  # the last token has the prefix (9 less 1.2) to run
+        (Proposal(EXIT, 2, 1), 2 * 9.0 + 7.2 / 15 * 17),  # a dropped token's step has run it
+        (Proposal(EXIT, 0, 0), 15.0),
     ],
 )
 def test_rounds_cost_what_their_passes_do(proposal: Proposal, seconds: float) -> None:
@@ -141,17 +143,17 @@ def test_everything_that_was_measured_is_predicted_with_its_error() -> None:
     assert (found.there, found.here) == (THERE, HERE)
     rows = {row.name: (row.there, row.here, row.measured, row.error) for row in found.rows}
     assert list(rows) == [
-        "pp100 tok/s", "tg8 tok/s", "plain tok/s by the profile", "V(2)", "V(4)", "c of exit 3",
+        "pp100 tok/s", "tg8 tok/s", "plain tok/s by the profile", "V(2)", "V(4)", "c of early-exit:layer=3",
         "prompt-lookup speed-up",
     ]  # fmt: skip
     assert rows["pp100 tok/s"] == pytest.approx((2000 / 802, 1000 / 802, 1.0, 1000 / 802 - 1))
     assert rows["tg8 tok/s"] == pytest.approx((1 / 24, 1 / 15, 0.08, 12.5 / 15 - 1))
     assert rows["plain tok/s by the profile"] == pytest.approx((1 / 24, 1 / 15, 1 / 15, 0.0), abs=1e-9)
     assert rows["V(4)"] == pytest.approx((27 / 24, 21 / 15, 21 / 15, 0.0), abs=1e-9)
-    assert rows["c of exit 3"] == pytest.approx((13.5 / 24, 9 / 15, 9 / 15, 0.0), abs=1e-9)
+    assert rows["c of early-exit:layer=3"] == pytest.approx((13.5 / 24, 9 / 15, 9 / 15, 0.0), abs=1e-9)
     assert rows["prompt-lookup speed-up"] == pytest.approx((96 / 27, 60 / 21, 2.0, 60 / 42 - 1))
 
 
 def test_what_was_not_timed_is_not_predicted() -> None:
     found = predict(Measured(profile(HERE), None, None, []), WORKS, HERE, THERE)
-    assert [row.name for row in found.rows] == ["plain tok/s by the profile", "V(2)", "V(4)", "c of exit 3"]
+    assert [row.name for row in found.rows] == ["plain tok/s by the profile", "V(2)", "V(4)", "c of early-exit:layer=3"]

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import suite
 from benchmarks.kernels.operators import by_operator
 from selfspec.errors import SelfSpecError
-from selfspec.runtime.drafting import DRAFTERS
+from selfspec.runtime.drafters.registry import names
 
 
 def test_an_unknown_step_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +27,7 @@ def test_missing_prompts_are_noticed_before_anything_runs(capsys: pytest.Capture
 
 def test_cases_name_drafters_that_there_are() -> None:
     for case in suite.CASES:
-        assert set(case.drafts.split(",")) <= set(DRAFTERS)
+        assert set(case.drafts.split(",")) <= set(names())
 
 
 def test_without_native_kernels_there_is_nothing_beside(

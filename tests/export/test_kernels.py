@@ -146,7 +146,6 @@ def test_auto_does_without_a_library_that_does_not_run(
     assert asked.reason.startswith(f"asked for with --kernels native, though {words}")
 
 
-
 @pytest.mark.parametrize("broken", [absent, other_bits])
 def test_an_artifact_of_auto_runs_without_the_library(
     broken: Break, tools: Tools, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

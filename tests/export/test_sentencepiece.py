@@ -12,7 +12,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer, sentence
 from tokenizers import AddedToken, Tokenizer
 
 from selfspec.export.sentencepiece import CONTROL, NORMAL, USER_DEFINED, Vocabulary, merges, tokenizer
-from selfspec.runtime.profile import PROBE_TEXT
+from selfspec.runtime.probe_texts import PROBE_TEXT
 
 TEXTS = (
     "", "The wind that worries me.", "  two blanks, and   three  ", "\n\nlines\n \n", "tab\there", "12345 + 678",

@@ -8,10 +8,11 @@ from pathlib import Path
 from selfspec import load
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Drafter, NoDrafter
-from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
+from selfspec.runtime.drafters.model_path import PathDrafter, Threshold
 from selfspec.runtime.drafters.prompt_lookup import PromptLookup
 from selfspec.runtime.engine import decode
 from selfspec.runtime.invariance import exact_passes
+from selfspec.runtime.paths import exit_path
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.sessions import Sessions
 from selfspec.runtime.stack import Passes
@@ -31,8 +32,8 @@ def main(folder: str) -> None:
     if passes is not None:
         layers = model.artifact.manifest.model.num_layers
         drafters: dict[str, Drafter] = {
-            "one layer": EarlyExit(1, 4, rule=Threshold(0.0)),
-            "all layers": EarlyExit(layers, 5, rule=Threshold(0.0)),
+            "one layer": PathDrafter(exit_path(1), 4, rule=Threshold(0.0)),
+            "all layers": PathDrafter(exit_path(layers), 5, rule=Threshold(0.0)),
             "prompt lookup": PromptLookup(),
         }
         plain = text(model.sessions, passes, NoDrafter())

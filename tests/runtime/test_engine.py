@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from selfspec.errors import UsageError
-from selfspec.runtime.controller import AutoDrafter
 from selfspec.runtime.conversation import Conversation
+from selfspec.runtime.costs import MeasuredPath, Profile
+from selfspec.runtime.drafters.auto import AutoDrafter
 from selfspec.runtime.drafters.base import Draft, Drafter, NoDrafter, Round
-from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
-from selfspec.runtime.drafters.prompt_lookup import PromptLookup
+from selfspec.runtime.drafters.model_path import PathDrafter, Threshold
+from selfspec.runtime.drafters.path_arm import promising_arm
+from selfspec.runtime.drafters.prompt_lookup import LookupArm, PromptLookup
 from selfspec.runtime.engine import decode
-from selfspec.runtime.profile import ExitProfile, Profile
+from selfspec.runtime.paths import FULL, exit_path
+from selfspec.runtime.rates import CostModel
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stack import Plan
 
@@ -83,8 +86,11 @@ class AutoOnAPaperMachine:
     def __init__(self) -> None:
         steps = {m: 1.0 + 0.01 * m for m in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)}
         hits = tuple(i % 5 != 0 for i in range(100))
-        self._profile = Profile(steps, 0.0, {4: ExitProfile(0.3, (0.95,) * 100, hits)}, None)
-        self._auto = AutoDrafter(self._profile)
+        path = exit_path(4)
+        self._profile = Profile(steps, {path.name: MeasuredPath(0.3, 0.3, (0.95,) * 100, hits)}, None)
+        costs = CostModel(self._profile)
+        exits = promising_arm("early-exit", [path], self._profile, costs)
+        self._auto = AutoDrafter([LookupArm("prompt-lookup", costs), *exits], costs)
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
         return self._auto.propose(conversation, max_tokens)
@@ -94,10 +100,10 @@ class AutoOnAPaperMachine:
 
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    "early exit 2": lambda: EarlyExit(2, 4, rule=Threshold(0.0)),
-    "early exit 4": lambda: EarlyExit(4, 3),
-    "early exit 5": lambda: EarlyExit(5, 7, rule=Threshold(0.1)),
-    "early exit with the full head": lambda: EarlyExit(4, 5, rule=Threshold(0.0), full_head=True),
+    "early exit 2": lambda: PathDrafter(exit_path(2), 4, rule=Threshold(0.0)),
+    "early exit 4": lambda: PathDrafter(exit_path(4), 3),
+    "early exit 5": lambda: PathDrafter(exit_path(5), 7, rule=Threshold(0.1)),
+    "early exit with the full head": lambda: PathDrafter(exit_path(4, FULL), 5, rule=Threshold(0.0)),
     "prompt lookup": lambda: PromptLookup(),
     "auto": lambda: AutoOnAPaperMachine(),
     "middle block skipped": lambda: SkipMiddle(),
@@ -168,7 +174,7 @@ def test_other_seeds_give_other_texts(fp32: Toy) -> None:
 def test_identity_draft_is_accepted_in_full(toy: Toy) -> None:
     """A draft that is the model itself can only be rejected by a bug: rows shifted by one, or kernels not row-alike."""
     plain = toy.run(NoDrafter(), count=60)
-    identity = EarlyExit(toy.spec.layers, 5, full_head=True, rule=Threshold(0.0))
+    identity = PathDrafter(exit_path(toy.spec.layers, FULL), 5, rule=Threshold(0.0))
     drafted = toy.run(identity, count=60)
     assert drafted.tokens == plain.tokens
     assert drafted.accepted == drafted.drafted == 60 - len(drafted.rounds)
@@ -225,7 +231,11 @@ def test_a_finished_conversation_goes_on_as_if_never_drafted(fp32: Toy) -> None:
     plain = fp32.run(NoDrafter(), count=60)
     eos = frozenset({plain.tokens[32]})
     texts = []
-    for drafter in (NoDrafter(), Oracle(len(fp32.prompt), plain.tokens, 0, fp32.spec.vocab), EarlyExit(4, 4)):
+    for drafter in (
+        NoDrafter(),
+        Oracle(len(fp32.prompt), plain.tokens, 0, fp32.spec.vocab),
+        PathDrafter(exit_path(4), 4),
+    ):
         conversation = fp32.run(drafter, count=60, eos=eos).conversation
         pending = conversation.tokens.pop()
         logits = conversation.prefill([pending, 7, 8, 9])
@@ -266,7 +276,10 @@ def test_a_prompt_that_fills_the_context_gives_nothing(fp32: Toy) -> None:
 def test_two_interleaved_conversations_equal_separate_ones(toy: Toy) -> None:
     """Any state kept in sessions, in the model or in a module: scratch, bindings, positions, KV."""
     prompts = (toy.prompt, [*toy.prompt[5:], 17, 18])
-    makers: tuple[Callable[[], Drafter], ...] = (lambda: EarlyExit(4, 4, rule=Threshold(0.0)), lambda: PromptLookup())
+    makers: tuple[Callable[[], Drafter], ...] = (
+        lambda: PathDrafter(exit_path(4), 4, rule=Threshold(0.0)),
+        lambda: PromptLookup(),
+    )
     alone = [toy.run(m(), prompt=p, sampling=WARM, count=40).tokens for m, p in zip(makers, prompts, strict=True)]
     runs = []
     for make, prompt in zip(makers, prompts, strict=True):
@@ -288,10 +301,12 @@ def test_an_abandoned_generation_leaves_the_model_usable(toy: Toy) -> None:
     """Sessions or bindings left in the middle of a round."""
     before = toy.run(NoDrafter(), count=30).tokens
     conversation = toy.conversation()
-    run = decode(conversation, conversation.prefill(toy.prompt), EarlyExit(4, 4), Sampling(), 40, frozenset())
+    run = decode(
+        conversation, conversation.prefill(toy.prompt), PathDrafter(exit_path(4), 4), Sampling(), 40, frozenset()
+    )
     next(run), next(run)
     del run
-    assert toy.run(EarlyExit(4, 4), count=30).tokens == before
+    assert toy.run(PathDrafter(exit_path(4), 4), count=30).tokens == before
     assert conversation.kv.length == len(conversation.tokens) - 1
 
 
@@ -301,8 +316,8 @@ def test_a_tied_model_and_a_grouped_one_decode_alike_too(make_toy: Callable[...,
     other = make_toy(spec, precision=toy.model.artifact.manifest.precision, exit_layers=(2, 4), hot_vocab=100)
     plain = other.run(NoDrafter(), count=60, sampling=WARM)
     for drafter in (
-        EarlyExit(4, 4, rule=Threshold(0.0)),
-        EarlyExit(2, 2, rule=Threshold(0.0)),
+        PathDrafter(exit_path(4), 4, rule=Threshold(0.0)),
+        PathDrafter(exit_path(2), 2, rule=Threshold(0.0)),
         PromptLookup(),
         SkipMiddle(),
     ):

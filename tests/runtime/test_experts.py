@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,10 @@ from selfspec import Model, load
 from selfspec.check.stored_weights import matrices_of
 from selfspec.errors import UsageError
 from selfspec.runtime.conversation import Conversation
-from selfspec.runtime.drafters.base import NoDrafter, Prefix
-from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
-from selfspec.runtime.drafting import DraftOptions, make_drafter
-from selfspec.runtime.profile import fewer_experts
+from selfspec.runtime.drafters.base import NoDrafter
+from selfspec.runtime.drafters.fewer_experts import tried_experts
+from selfspec.runtime.drafters.model_path import PathDrafter, Threshold
+from selfspec.runtime.paths import FULL, HOT, DraftPath, exit_path
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stack import Floats, Plan
 
@@ -222,12 +221,16 @@ def test_experts_that_do_not_run_are_not_read(member: Toy, tools: Tools, tmp_pat
     assert np.isnan(wide).any()
 
 
-DRAFTS: dict[str, Callable[[int], EarlyExit]] = {
-    "one expert": lambda k: EarlyExit(6, 4, rule=Threshold(0.0), full_head=True, experts=1),
-    "half of them": lambda k: EarlyExit(6, 3, full_head=True, experts=k // 2),
-    "all layers, hot head": lambda k: EarlyExit(6, 3, experts=k // 2),
-    "exit": lambda k: EarlyExit(4, 3, rule=Threshold(0.0)),
-    "exit with one expert": lambda k: EarlyExit(4, 3, rule=Threshold(0.0), experts=1),
+ONE_EXPERT = DraftPath("one expert", Plan.layers(0, 6, 1), FULL, 0)
+
+DRAFTS: dict[str, Callable[[int], PathDrafter]] = {
+    "one expert": lambda k: PathDrafter(ONE_EXPERT, 4, rule=Threshold(0.0)),
+    "half of them": lambda k: PathDrafter(DraftPath("fewer", Plan.layers(0, 6, k // 2), FULL, 0), 3),
+    "all layers, hot head": lambda k: PathDrafter(DraftPath("fewer", Plan.layers(0, 6, k // 2), HOT, 0), 3),
+    "exit": lambda k: PathDrafter(exit_path(4), 3, rule=Threshold(0.0)),
+    "exit with one expert": lambda k: PathDrafter(
+        DraftPath("fewer", Plan.layers(0, 4, 1), HOT, 0), 3, rule=Threshold(0.0)
+    ),
 }
 
 
@@ -248,14 +251,16 @@ def test_text_is_the_same_with_however_few_experts_drafts_run(olmoe: Toy, sampli
 
 
 def test_a_draft_with_all_experts_is_always_right(olmoe: Toy) -> None:
-    run = olmoe.run(EarlyExit(6, 4, rule=Threshold(0.0), full_head=True, experts=most(olmoe)), count=60)
+    run = olmoe.run(
+        PathDrafter(DraftPath("fewer", Plan.layers(0, 6, most(olmoe)), FULL, 0), 4, rule=Threshold(0.0)), count=60
+    )
     assert run.drafted == run.accepted > 0
 
 
 def test_drafts_with_fewer_experts_may_be_sampled(olmoe: Toy) -> None:
     """It draws and commits as usual; that the distribution is kept is shown for all drafters alike elsewhere."""
     sampling = Sampling(temperature=0.8, seed=4)
-    run = olmoe.run(EarlyExit(6, 4, full_head=True, experts=1, sampling=sampling), sampling=sampling, count=40)
+    run = olmoe.run(PathDrafter(ONE_EXPERT, 4, sampling=sampling), sampling=sampling, count=40)
     assert len(run.tokens) == 40
     assert run.drafted > 0
 
@@ -266,7 +271,7 @@ def test_rounds_count_each_expert_once_in_each_layer(olmoe: Toy) -> None:
     assert moe is not None
     plain = olmoe.run(NoDrafter(), count=10, exact=False)
     assert [r.experts for r in plain.rounds[1:]] == [k * len(moe.layers)] * 9
-    drafted = olmoe.run(EarlyExit(6, 4, rule=Threshold(0.0), full_head=True, experts=1), count=20, exact=False)
+    drafted = olmoe.run(PathDrafter(ONE_EXPERT, 4, rule=Threshold(0.0)), count=20, exact=False)
     seen = [r.experts for r in drafted.rounds[1:] if r.num_drafted]
     assert all(k * len(moe.layers) <= n <= moe.num_experts * len(moe.layers) for n in seen)
     assert max(seen) > k * len(moe.layers)
@@ -278,17 +283,17 @@ def test_a_draft_that_leaves_no_expert_out_begins_the_verification(make_toy: Cal
     manifest = toy.model.artifact.manifest
     assert manifest.model.moe is not None and manifest.model.moe.layers == (1, 3, 5)  # noqa: PT018
 
-    def prefix(name: str, **options: Any) -> Prefix | None:
+    def shared(draft: str) -> int:
         conversation = toy.conversation()
         conversation.tokens.append(int(conversation.prefill([5, 6, 7]).argmax()))
-        drafter = make_drafter(DraftOptions(name, **options), manifest, toy.model.profile)
-        return drafter.propose(conversation, 2).prefix
+        prefix = toy.model.drafter(draft, conversation).propose(conversation, 2).prefix
+        return 0 if prefix is None else prefix.sublayer
 
-    assert prefix("early-exit", exit_layer=1, draft_experts=1) is not None
-    assert prefix("early-exit", exit_layer=2, draft_experts=4) is not None
-    assert prefix("early-exit", exit_layer=2, draft_experts=1) is None
-    assert prefix("fewer-experts", draft_experts=4) is not None
-    assert prefix("fewer-experts", draft_experts=2) is None
+    assert shared("early-exit:layer=1,experts=1") == 2
+    assert shared("early-exit:layer=2,experts=4") == 4
+    assert shared("early-exit:layer=2,experts=1") == 2, "the first layer has no experts, and the artifact is cut there"
+    assert shared("fewer-experts:experts=4") == 12
+    assert shared("fewer-experts:experts=2") == 2
 
 
 def test_where_one_expert_runs_there_is_none_to_leave_out(make_toy: Callable[..., Toy], tools: Tools) -> None:
@@ -298,29 +303,31 @@ def test_where_one_expert_runs_there_is_none_to_leave_out(make_toy: Callable[...
 
 
 def test_the_default_is_a_quarter_of_the_experts(olmoe: Toy) -> None:
-    manifest = olmoe.model.artifact.manifest
+    def plan(draft: str) -> Plan:
+        drafter = olmoe.model.drafter(draft, olmoe.conversation())
+        assert isinstance(drafter, PathDrafter)
+        return drafter.path.plan
 
-    def plan(**options: Any) -> Plan:
-        drafter = make_drafter(DraftOptions(**options), manifest, olmoe.model.profile)
-        return drafter._plan  # type: ignore[attr-defined, no-any-return]
-
-    assert plan(name="fewer-experts") == Plan.layers(0, 6, 1)
-    assert plan(name="fewer-experts", draft_experts=3) == Plan.layers(0, 6, 3)
-    assert plan(name="early-exit", exit_layer=4) == Plan.layers(0, 4)
-    assert plan(name="early-exit", exit_layer=4, draft_experts=2) == Plan.layers(0, 4, 2)
-    assert plan(name="early-exit", draft_experts=2).experts == 2
+    assert plan("fewer-experts") == Plan.layers(0, 6, 1)
+    assert plan("fewer-experts:experts=3") == Plan.layers(0, 6, 3)
+    assert plan("early-exit:layer=4") == Plan.layers(0, 4)
+    assert plan("early-exit:layer=4,experts=2") == Plan.layers(0, 4, 2)
+    assert plan("early-exit:experts=2").experts == 2
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"draft": "fewer-experts", "draft_experts": 0}, "--draft-experts 0: it must be between 1 and 4"),
-        ({"draft": "fewer-experts", "draft_experts": 5}, "--draft-experts 5: it must be between 1 and 4"),
-        ({"draft": "early-exit", "draft_experts": -1}, "--draft-experts -1: it must be between 1 and 4"),
-        ({"draft": "fewer-experts", "draft_experts": True}, "--draft-experts True: it must be a whole number"),
-        ({"draft": "prompt-lookup", "draft_experts": 1}, "--draft-experts has no effect with --draft prompt-lookup"),
-        ({"draft": "auto", "draft_experts": 1}, "--draft-experts has no effect with --draft auto"),
-        ({"draft": "fewer-experts", "exit_layer": 2}, "--exit-layer has no effect with --draft fewer-experts"),
+        ({"draft": "fewer-experts", "draft_experts": 0}, "`draft_experts` 0: it must be between 1 and 4"),
+        ({"draft": "fewer-experts", "draft_experts": 5}, "`draft_experts` 5: it must be between 1 and 4"),
+        ({"draft": "early-exit", "draft_experts": -1}, "`draft_experts` -1: it must be between 1 and 4"),
+        ({"draft": "fewer-experts", "draft_experts": True}, "`draft_experts` True: it must be a whole number"),
+        (
+            {"draft": "prompt-lookup", "draft_experts": 1},
+            "`draft_experts` has no effect with the drafter prompt-lookup",
+        ),
+        ({"draft": "auto", "draft_experts": 1}, "`draft_experts` has no effect with the drafter auto"),
+        ({"draft": "fewer-experts", "exit_layer": 2}, "`exit_layer` has no effect with the drafter fewer-experts"),
         ({"draft": NoDrafter(), "draft_experts": 1}, "no effect on a drafter of your own"),
     ],
 )
@@ -346,7 +353,9 @@ def test_a_number_of_experts_that_the_model_lacks_never_reaches_a_kernel(olmoe: 
 def test_the_profile_measures_drafts_with_fewer_experts(olmoe: Toy) -> None:
     """One, a quarter and half of four are 1 and 2: measured, kept, and read back as they were."""
     profile = olmoe.model.profile()
-    assert set(profile.fewer) == set(fewer_experts(olmoe.model.artifact.manifest.model)) == {1, 2}
-    assert all(found.seconds > 0 and len(found.hits) > 20 for found in profile.fewer.values())
+    assert tried_experts(olmoe.model.artifact.manifest.model) == (1, 2)
+    for name in ("fewer-experts:experts=1", "fewer-experts:experts=2"):
+        found = profile.paths[name]
+        assert found.seconds > 0
+        assert len(found.hits) > 20
     assert olmoe.model.stored_profile() == profile
-    assert replace(profile, fewer={}) != profile

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from selfspec.runtime.drafters.base import Drafter, NoDrafter
-from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
+from selfspec.runtime.drafters.model_path import PathDrafter, Threshold
 from selfspec.runtime.drafters.prompt_lookup import PromptLookup
+from selfspec.runtime.paths import exit_path
 from selfspec.runtime.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ FAMILIES = (
 )  # fmt: skip
 LAYERS = 6
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    "early exit 2": lambda: EarlyExit(2, 4, rule=Threshold(0.0)),
-    "early exit 4": lambda: EarlyExit(4, 3),
-    "early exit 5": lambda: EarlyExit(5, 7, rule=Threshold(0.1)),
+    "early exit 2": lambda: PathDrafter(exit_path(2), 4, rule=Threshold(0.0)),
+    "early exit 4": lambda: PathDrafter(exit_path(4), 3),
+    "early exit 5": lambda: PathDrafter(exit_path(5), 7, rule=Threshold(0.1)),
     "prompt lookup": lambda: PromptLookup(),
 }
 

@@ -196,8 +196,8 @@ def test_a_special_token_ends_the_answer_although_it_never_shows(model: Model, p
     ("options", "named"),
     [
         ({"draft": None}, "`draft` None"), ({"draft": object()}, "an object that proposes"),
-        ({"num_draft_tokens": "3"}, "--num-draft-tokens '3'"), ({"num_draft_tokens": 2.5}, "--num-draft-tokens 2.5"),
-        ({"exit_layer": 2.0, "draft": "early-exit"}, "--exit-layer 2.0"), ({"temperature": 10**400}, "`temperature`"),
+        ({"num_draft_tokens": "3"}, "`num_draft_tokens` '3'"), ({"num_draft_tokens": 2.5}, "`num_draft_tokens` 2.5"),
+        ({"exit_layer": 2.0, "draft": "early-exit"}, "`exit_layer` 2.0"), ({"temperature": 10**400}, "`temperature`"),
         ({"max_new_tokens": True}, "`max_new_tokens` True"), ({"repetition_penalty": 1e-300}, "between 0.01 and 100"),
     ],
 )  # fmt: skip

@@ -16,10 +16,11 @@ from selfspec.cli.main import main
 from selfspec.errors import ArtifactError, KernelSetupError
 from selfspec.models.manifest import KernelFacts
 from selfspec.runtime.drafters.base import Drafter, NoDrafter
-from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
+from selfspec.runtime.drafters.model_path import PathDrafter, Threshold
 from selfspec.runtime.drafters.prompt_lookup import PromptLookup
 from selfspec.runtime.invariance import exact_passes
 from selfspec.runtime.kernels import kernel_library
+from selfspec.runtime.paths import exit_path
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stack import AS_THEY_COME, Floats
 
@@ -32,9 +33,9 @@ FAMILIES = (
     "qwen3_moe", "smollm3",
 )  # fmt: skip
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    "early exit 2": lambda: EarlyExit(2, 4, rule=Threshold(0.0)),
-    "early exit 5": lambda: EarlyExit(5, 7, rule=Threshold(0.1)),
-    "all layers": lambda: EarlyExit(6, 3, rule=Threshold(0.0)),
+    "early exit 2": lambda: PathDrafter(exit_path(2), 4, rule=Threshold(0.0)),
+    "early exit 5": lambda: PathDrafter(exit_path(5), 7, rule=Threshold(0.1)),
+    "all layers": lambda: PathDrafter(exit_path(6), 3, rule=Threshold(0.0)),
     "prompt lookup": lambda: PromptLookup(),
 }
 

@@ -16,8 +16,9 @@ from selfspec.models.manifest import PAD_ROWS
 from selfspec.runtime import kvcache
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import NoDrafter
-from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
+from selfspec.runtime.drafters.model_path import PathDrafter, Threshold
 from selfspec.runtime.kvcache import KVCache
+from selfspec.runtime.paths import FULL, exit_path
 from selfspec.runtime.stack import Floats, Passes, Plan
 
 if TYPE_CHECKING:
@@ -216,8 +217,8 @@ def test_a_buffer_that_grows_during_a_round_does_not_change_the_text(
     prompt = toy.prompt[:18]
     plain = toy.run(NoDrafter(), prompt=prompt, count=40)
     monkeypatch.setattr(kvcache, "INITIAL_ROWS", initial_rows)
-    identity = EarlyExit(toy.spec.layers, 5, full_head=True, rule=Threshold(0.0))
-    for drafter in (NoDrafter(), EarlyExit(4, 5, rule=Threshold(0.0)), identity):
+    identity = PathDrafter(exit_path(toy.spec.layers, FULL), 5, rule=Threshold(0.0))
+    for drafter in (NoDrafter(), PathDrafter(exit_path(4), 5, rule=Threshold(0.0)), identity):
         assert toy.run(drafter, prompt=prompt, count=40).tokens == plain.tokens
     assert toy.run(identity, prompt=prompt, count=40).conversation.kv.capacity > initial_rows
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from selfspec.cli.main import main
-from selfspec.runtime import profile, threads
+from selfspec.runtime import machine_key, threads
 from selfspec.runtime.limits import Cpus, cpu_quota, cpus, memory_room
 from selfspec.runtime.model import load
 
@@ -187,10 +187,10 @@ def test_a_profile_measured_under_a_quota_below_the_threads_is_kept_apart(
 ) -> None:
     """Threads that are stopped again and again take longer than those that are not."""
     artifact = fp32.model.artifact
-    monkeypatch.setattr(profile, "cpus", lambda: Cpus(8, 8, 8, None))
-    unlimited = profile.machine_key(artifact, 2)
-    monkeypatch.setattr(profile, "cpus", lambda: Cpus(8, 8, 8, quota))
-    assert (profile.machine_key(artifact, 2) != unlimited) == own
+    monkeypatch.setattr(machine_key, "cpus", lambda: Cpus(8, 8, 8, None))
+    unlimited = machine_key.machine_key(artifact, 2)
+    monkeypatch.setattr(machine_key, "cpus", lambda: Cpus(8, 8, 8, quota))
+    assert (machine_key.machine_key(artifact, 2) != unlimited) == own
 
 
 def test_info_says_what_it_saw(fp32: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from selfspec.runtime import engine
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.drafters.base import Draft, Drafter, NoDrafter, Round
-from selfspec.runtime.drafters.early_exit import EarlyExit, Threshold
+from selfspec.runtime.drafters.model_path import PathDrafter, Threshold
 from selfspec.runtime.engine import decode
+from selfspec.runtime.paths import FULL, exit_path
 from selfspec.runtime.penalties import Penalties
 from selfspec.runtime.sampling import Floats, Probabilities, Sampling, Stream, choose, distribution, draw, uniform
 from selfspec.runtime.stack import Ids, Plan
@@ -187,16 +188,20 @@ class Unsure(Threshold):
 # Drafts of one token only would never be accepted in part: the limits below draft both later tokens at once.
 HONEST: dict[str, MakeDrafter] = {
     "plain": lambda s: NoDrafter(),
-    "deterministic": lambda s: EarlyExit(1, 2, rule=Threshold(0.0)),
-    "deterministic, over the hot vocabulary, low confidence stops": lambda s: EarlyExit(1, 2, rule=Threshold(0.4)),
-    "sampled": lambda s: EarlyExit(1, 2, rule=Threshold(0.0), full_head=True, sampling=s),
-    "sampled from the hot vocabulary, low confidence stops": lambda s: EarlyExit(1, 2, rule=Threshold(0.4), sampling=s),
-    "sampled, dropped where the exit is unsure whatever was drawn": lambda s: EarlyExit(
-        1, 2, rule=Unsure(), full_head=True, sampling=s
+    "deterministic": lambda s: PathDrafter(exit_path(1), 2, rule=Threshold(0.0)),
+    "deterministic, over the hot vocabulary, low confidence stops": lambda s: PathDrafter(
+        exit_path(1), 2, rule=Threshold(0.4)
     ),
-    "deterministic, dropped where the exit is unsure": lambda s: EarlyExit(1, 2, rule=Unsure(), full_head=True),
-    "sampled at another temperature": lambda s: EarlyExit(
-        1, 2, rule=Threshold(0.0), full_head=True, sampling=Sampling(2.5, 0.9, s.seed)
+    "sampled": lambda s: PathDrafter(exit_path(1, FULL), 2, rule=Threshold(0.0), sampling=s),
+    "sampled from the hot vocabulary, low confidence stops": lambda s: PathDrafter(
+        exit_path(1), 2, rule=Threshold(0.4), sampling=s
+    ),
+    "sampled, dropped where the exit is unsure whatever was drawn": lambda s: PathDrafter(
+        exit_path(1, FULL), 2, rule=Unsure(), sampling=s
+    ),
+    "deterministic, dropped where the exit is unsure": lambda s: PathDrafter(exit_path(1, FULL), 2, rule=Unsure()),
+    "sampled at another temperature": lambda s: PathDrafter(
+        exit_path(1, FULL), 2, rule=Threshold(0.0), sampling=Sampling(2.5, 0.9, s.seed)
     ),
 }
 SETTINGS = pytest.mark.parametrize(
@@ -286,7 +291,7 @@ def shared_uniform(
     return Verdict((*tokens, choose(logits[len(draft)], sampling, position + len(draft))), len(draft))
 
 
-class DropsUnsure(EarlyExit):
+class DropsUnsure(PathDrafter):
     """Takes a sampled token back where its own probability is low: what is left is not drawn from q any more."""
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
@@ -304,7 +309,7 @@ class ClaimsIgnorance:
     """Samples from the exit's distribution but states the uniform one. (Stating certainty would be exact: whatever
     chose it, a fixed token may be judged as one.)"""
 
-    def __init__(self, inner: EarlyExit) -> None:
+    def __init__(self, inner: PathDrafter) -> None:
         self._inner = inner
 
     def propose(self, conversation: Conversation, max_tokens: int) -> Draft:
@@ -356,7 +361,7 @@ def test_a_drafter_that_drops_its_own_unlikely_tokens_fails_the_same_test(table:
     """The confidence rule applied to a sampled token: dropping it because of its probability biases what is kept."""
 
     def make(sampling: Sampling) -> Drafter:
-        return DropsUnsure(1, 2, rule=Threshold(0.0), full_head=True, sampling=sampling)
+        return DropsUnsure(exit_path(1, FULL), 2, rule=Threshold(0.0), sampling=sampling)
 
     assert p_value(observe(table, make, WHOLE, BIASED_DRAWS), table.joint(WHOLE)) < 1e-6
 
@@ -365,7 +370,7 @@ def test_a_drafter_that_misstates_its_distribution_fails_the_same_test(table: Ta
     """q must be the very distribution that was drawn from."""
 
     def make(sampling: Sampling) -> Drafter:
-        return ClaimsIgnorance(EarlyExit(1, 2, rule=Threshold(0.0), full_head=True, sampling=sampling))
+        return ClaimsIgnorance(PathDrafter(exit_path(1, FULL), 2, rule=Threshold(0.0), sampling=sampling))
 
     assert p_value(observe(table, make, WHOLE, BIASED_DRAWS), table.joint(WHOLE)) < 1e-6
 

@@ -12,11 +12,14 @@ import pytest
 from selfspec import Model, load
 from selfspec.errors import ContextLengthError, UsageError
 from selfspec.runtime.conversation import Conversation
+from selfspec.runtime.costs import MeasuredPath, Profile
 from selfspec.runtime.drafters.base import Draft, NoDrafter, Round
-from selfspec.runtime.drafters.early_exit import EarlyExit
-from selfspec.runtime.drafting import DraftOptions, make_drafter
-from selfspec.runtime.profile import ExitProfile, Profile
+from selfspec.runtime.drafters.kind import DraftContext
+from selfspec.runtime.drafters.model_path import PathDrafter
+from selfspec.runtime.drafters.spec import parse
+from selfspec.runtime.paths import exit_name
 from selfspec.runtime.sampling import Sampling
+from selfspec.runtime.stack import Plan
 from selfspec.runtime.text import TextCodec
 
 if TYPE_CHECKING:
@@ -41,17 +44,17 @@ def model(fp32: Toy) -> Model:
         ({"draft": "early_exit"}, "unknown drafter 'early_exit'.*Did you mean 'early-exit'"),
         ({"draft": "medusa"}, "known are auto, early-exit, fewer-experts, none"),
         ({"draft": ""}, "unknown drafter ''"),
-        ({"draft": "early-exit", "exit_layer": 99}, r"--exit-layer 99: .*exits 2, 4, 5, 6 \(the last"),
-        ({"draft": "early-exit", "exit_layer": 3}, "--exit-layer 3"),
-        ({"draft": "early-exit", "exit_layer": 0}, "--exit-layer 0"),
-        ({"draft": "none", "exit_layer": 2}, "--exit-layer has no effect with --draft none"),
-        ({"draft": "prompt-lookup", "exit_layer": 2}, "--exit-layer has no effect"),
-        ({"draft": "auto", "exit_layer": 2}, "--exit-layer has no effect"),
-        ({"draft": "none", "num_draft_tokens": 3}, "--num-draft-tokens has no effect"),
-        ({"draft": "prompt-lookup", "num_draft_tokens": -1}, "--num-draft-tokens -1: .*between 1 and 15"),
-        ({"draft": "prompt-lookup", "num_draft_tokens": 0}, "--num-draft-tokens 0: .*--draft none"),
-        ({"draft": "early-exit", "num_draft_tokens": 16}, "--num-draft-tokens 16"),
-        ({"draft": "auto", "num_draft_tokens": 16}, "--num-draft-tokens 16"),
+        ({"draft": "early-exit", "exit_layer": 99}, r"`exit_layer` 99: .*exits 2, 4, 5, 6 \(the last"),
+        ({"draft": "early-exit", "exit_layer": 3}, "`exit_layer` 3"),
+        ({"draft": "early-exit", "exit_layer": 0}, "`exit_layer` 0"),
+        ({"draft": "none", "exit_layer": 2}, "`exit_layer` has no effect with the drafter none"),
+        ({"draft": "prompt-lookup", "exit_layer": 2}, "`exit_layer` has no effect"),
+        ({"draft": "auto", "exit_layer": 2}, "`exit_layer` has no effect"),
+        ({"draft": "none", "num_draft_tokens": 3}, "`num_draft_tokens` has no effect"),
+        ({"draft": "prompt-lookup", "num_draft_tokens": -1}, "`num_draft_tokens` -1: .*between 1 and 15"),
+        ({"draft": "prompt-lookup", "num_draft_tokens": 0}, "`num_draft_tokens` 0: .*the drafter none"),
+        ({"draft": "early-exit", "num_draft_tokens": 16}, "`num_draft_tokens` 16"),
+        ({"draft": "auto", "num_draft_tokens": 16}, "`num_draft_tokens` 16"),
         ({"max_new_tokens": -1}, "`max_new_tokens` -1"),
         ({"temperature": math.nan}, "`temperature` nan"),
         ({"temperature": -1.0}, "`temperature` -1"),
@@ -288,18 +291,21 @@ def test_early_exit_without_a_layer_takes_the_profiles_choice(model: Model) -> N
     """The deepest exit by default, or a measurement where the user has named one."""
     manifest = model.artifact.manifest
     right, wrong = (True,) * 50, (False,) * 50
-    exits = {k: ExitProfile(c, (0.9,) * 50, hits) for k, c, hits in ((2, 0.1, right), (4, 0.1, wrong), (6, 0.9, right))}
-    profile = Profile({1: 1.0, 2: 1.1, 4: 1.3}, 0.0, exits, None)
-    found = make_drafter(DraftOptions("early-exit"), manifest, lambda: profile)
-    assert isinstance(found, EarlyExit)
-    assert found.exit_layer == 2
+    exits = {
+        exit_name(k): MeasuredPath(cost, cost, (0.9,) * 50, hits)
+        for k, cost, hits in ((2, 0.1, right), (4, 0.1, wrong), (6, 0.9, right))
+    }
+    profile = Profile({1: 1.0, 2: 1.1, 4: 1.3}, exits, None)
+    found = parse("early-exit").make(DraftContext(manifest, lambda: profile))
+    assert isinstance(found, PathDrafter)
+    assert found.path.name == exit_name(2)
     for layer in (4, 6):  # the last one: all layers, and a short head
-        options = DraftOptions("early-exit", exit_layer=layer)
-        options.check(manifest)
-        found = make_drafter(options, manifest, _never)
-        assert isinstance(found, EarlyExit)
-        assert found.exit_layer == layer
-    assert isinstance(make_drafter(DraftOptions("none"), manifest, _never), NoDrafter)
+        spec = parse("early-exit", exit_layer=layer)
+        spec.check(manifest)
+        found = spec.make(DraftContext(manifest, _never))
+        assert isinstance(found, PathDrafter)
+        assert found.path.plan == Plan.layers(0, layer)
+    assert isinstance(parse("none").make(DraftContext(manifest, _never)), NoDrafter)
 
 
 def _never() -> Profile:

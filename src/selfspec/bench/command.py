@@ -14,10 +14,12 @@ from .. import __version__
 from ..cli.options import load_model
 from ..cli.output import carried, print_csv
 from ..errors import UsageError
-from ..models.manifest import WEIGHTS_NAME
-from ..runtime.exit_policy import best_exit
+from ..models.manifest import WEIGHTS_NAME, Manifest
+from ..runtime.costs import Profile
+from ..runtime.drafters.early_exit import exits
+from ..runtime.drafters.spec import parse, parse_list
 from ..runtime.model import Model, notify_stderr
-from ..runtime.profile import Profile
+from ..runtime.path_policy import best_path
 from .calm import Calm, used
 from .contest import answer_in_turns, warm_up
 from .machine import machine
@@ -31,7 +33,6 @@ from .runs import (
     Conditions,
     Contender,
     Run,
-    draft_options,
     random_ids,
     run_generation,
     run_prefill,
@@ -47,7 +48,7 @@ _BANDWIDTHS = 3  # of which the best is the machine's: nothing reads faster than
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
     """``prompt_tokens`` and ``new_tokens``: 0 leaves the test out. ``drafts``: next to plain, over ``prompts``, each as
-    ``draft_options`` has it. ``exact``: everything is run so, plain too. ``predict``: the machine to predict for."""
+    ``--draft`` has it. ``exact``: everything is run so, plain too. ``predict``: the machine to predict for."""
 
     prompt_tokens: int
     new_tokens: int
@@ -110,10 +111,10 @@ def settings_of(args: argparse.Namespace) -> BenchSettings:
 
 
 def _drafts(text: str | None) -> tuple[str, ...]:
-    names = () if text is None else tuple(name.strip() for name in text.split(","))
-    if len({draft_options(name) for name in names}) != len(names):
+    specs = () if text is None else parse_list(text)
+    if len(set(specs)) != len(specs):
         raise UsageError(f"--draft {text}: a drafter is named twice; plain decoding is always there to compare with.")
-    return names
+    return tuple(map(str, specs))
 
 
 def bench(model: Model, settings: BenchSettings) -> Report:
@@ -124,7 +125,7 @@ def bench(model: Model, settings: BenchSettings) -> Report:
         RuntimeSetupError: ``exact`` cannot be had here.
     """
     for draft in settings.drafts:
-        draft_options(draft).check(model.artifact.manifest)
+        parse(draft).check(model.artifact.manifest)
     if settings.predict is not None and model.artifact.manifest.model.moe is not None:
         raise UsageError("--predict knows no experts: how many a pass reads depends on the text. Leave it out.")
     _check_fits(model, settings)
@@ -156,7 +157,7 @@ def bench(model: Model, settings: BenchSettings) -> Report:
         step_bytes=read_bytes,
         step_bytes_counted=COUNTED,
     )
-    costs = None if profile is None else _costs(profile)
+    costs = None if profile is None else _costs(profile, manifest)
     prediction = None
     if settings.predict is not None and profile is not None and wide is not None:
         here = Speeds(found.bandwidth, prompt_operations(passes, wide[0]) / wide[1])
@@ -227,10 +228,10 @@ def _answers(model: Model, settings: BenchSettings, calm: Calm) -> list[Answers]
     return answer_in_turns(model, settings.prompts, conditions, contenders, settings.repeats, calm, notify_stderr)
 
 
-def _costs(profile: Profile) -> Costs:
-    best = best_exit(profile)
+def _costs(profile: Profile, manifest: Manifest) -> Costs:
+    best = best_path(profile, [path.name for path in exits(manifest)])
     return Costs(
         verify={rows: profile.verify_cost(rows) for rows in profile.step_seconds},
-        draft={layer: profile.draft_cost(layer) for layer in profile.exits},
-        best_exit=None if best is None else best.exit_layer,
+        draft={name: profile.draft_cost(name) for name in profile.paths},
+        best_exit=None if best is None else best.path,
     )

@@ -12,7 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from ..runtime.limits import cpus
-from ..runtime.profile import cpu_facts
+from ..runtime.machine_key import cpu_facts
 from ..runtime.stats import reset_peak_rss
 
 _LEAST_BUFFER, _MOST_BUFFER = 256 * 2**20, 2**30

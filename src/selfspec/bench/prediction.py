@@ -16,8 +16,9 @@ from itertools import combinations
 import numpy as np
 
 from ..errors import UsageError
-from ..runtime.exit_policy import exit_costs
-from ..runtime.profile import Profile, interpolate
+from ..runtime.costs import MeasuredPath, Profile, interpolate
+from ..runtime.path_policy import draft_costs
+from ..runtime.paths import exit_name
 from .rows import PLAIN, Answers, speed_up
 from .runs import Proposal
 from .work import Work, Works
@@ -125,7 +126,7 @@ def predict(measured: Measured, works: Works, here: Speeds, there: Speeds) -> Pr
         rows.append(row(f"tg{measured.generation[0]} tok/s", _plain_speed, measured.generation[1]))
     rows.append(row("plain tok/s by the profile", _plain_speed))
     rows += [row(f"V({m})", partial(_verify_cost, m)) for m in measured.profile.step_seconds if m > 1]
-    rows += [row(f"c of exit {k}", partial(_draft_cost, k)) for k in measured.profile.exits]
+    rows += [row(f"c of {exit_name(k)}", partial(_draft_cost, exit_name(k))) for k in works.exits]
     for draft in [name for name in (measured.answers[0].runs if measured.answers else ()) if name != PLAIN]:
         there_faster, here_faster = (speed_up(at_costs(measured.answers, p), draft) for p in (elsewhere, modelled))
         rows.append(PredictedRow(f"{draft} speed-up", there_faster, here_faster, speed_up(measured.answers, draft)))
@@ -136,8 +137,8 @@ def _verify_cost(rows: int, profile: Profile) -> float:
     return profile.verify_cost(rows)
 
 
-def _draft_cost(exit_layer: int, profile: Profile) -> float:
-    return profile.draft_cost(exit_layer)
+def _draft_cost(path: str, profile: Profile) -> float:
+    return profile.draft_cost(path)
 
 
 def _plain_speed(profile: Profile) -> float:
@@ -163,27 +164,27 @@ def fit(passes: Sequence[tuple[Work, int, float]], speeds: Speeds) -> Fit:
 def fit_profile(profile: Profile, works: Works, speeds: Speeds) -> Fit:
     """To all passes of a profile: those of the full model over 1, 2, ... rows, and the draft steps."""
     steps = [(works.step, rows, seconds) for rows, seconds in profile.step_seconds.items()]
-    return fit(steps + [(works.exits[k], 1, found.seconds) for k, found in profile.exits.items()], speeds)
+    exits = [(work, 1, profile.paths[exit_name(layer)].seconds) for layer, work in works.exits.items()]
+    return fit(steps + exits, speeds)
 
 
 def predicted_profile(profile: Profile, works: Works, found: Fit, speeds: Speeds) -> Profile:
-    """``profile`` as it would be measured at ``speeds``. What exits draft depends on no machine."""
-    return replace(
-        profile,
-        step_seconds={rows: found.seconds(works.step, rows, speeds) for rows in profile.step_seconds},
-        hot_head_seconds=found.part_seconds(works.hot_head, 1, speeds),
-        exits={
-            k: replace(drafted, seconds=found.seconds(works.exits[k], 1, speeds))
-            for k, drafted in profile.exits.items()
-        },
-    )
+    """``profile`` as it would be measured at ``speeds``, with its exits only: of other paths the work is not known.
+    What exits draft depends on no machine."""
+    head = found.part_seconds(works.hot_head, 1, speeds)
+    paths = dict[str, MeasuredPath]()
+    for layer, work in works.exits.items():
+        name, seconds = exit_name(layer), found.seconds(work, 1, speeds)
+        paths[name] = replace(profile.paths[name], seconds=seconds, shared_seconds=max(0.0, seconds - head))
+    steps = {rows: found.seconds(works.step, rows, speeds) for rows in profile.step_seconds}
+    return replace(profile, step_seconds=steps, paths=paths)
 
 
 def round_seconds(profile: Profile, proposal: Proposal) -> float:
     """What a round that began with ``proposal`` takes where passes cost what ``profile`` says."""
-    if proposal.exit_layer is None:
+    if proposal.path is None:
         return interpolate(profile.step_seconds, proposal.tokens + 1)
-    costs = exit_costs(profile, proposal.exit_layer)
+    costs = draft_costs(profile, proposal.path)
     return profile.step_seconds[1] * costs.round(proposal.steps, proposal.tokens)
 
 

@@ -27,13 +27,12 @@ class ArtifactFacts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """From the profile, in units of a one-row pass. ``verify``: V(m), rows → a pass over them. ``draft``: c, exit layer
-    → a draft step through it. ``best_exit``: the layer that ``early-exit`` drafts through, None where no exit was
-    measured."""
+    """From the profile, in units of a one-row pass. ``verify`` is V(m), a pass over m rows, and ``draft`` is c, a draft
+    step along a path. ``best_exit`` is the path that ``early-exit`` drafts along, None where no exit was measured."""
 
     verify: dict[int, float]
-    draft: dict[int, float]
-    best_exit: int | None
+    draft: dict[str, float]
+    best_exit: str | None
 
 
 @dataclass(frozen=True, slots=True)

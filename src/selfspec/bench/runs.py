@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import UsageError, unknown_name
 from ..runtime.conversation import Conversation
 from ..runtime.drafters.base import Draft, Drafter, NoDrafter, Round
-from ..runtime.drafting import DRAFTERS, DraftOptions, make_drafter
 from ..runtime.engine import decode
 from ..runtime.model import Model
+from ..runtime.paths import exit_name
 from ..runtime.sampling import Sampling
 from ..runtime.stats import memory_bytes, peak_rss_bytes, reset_peak_rss
 from .prompts import Prompt, prompt_ids
@@ -37,10 +36,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a draft was made of: ``steps`` passes through the layers before ``exit_layer``, or None of the model's; and
-    how many ``tokens`` there were to verify, which may be one less."""
+    """What a draft was made of: ``steps`` passes along the draft path ``path``, or None of the model's; and how many
+    ``tokens`` there were to verify, which may be one less."""
 
-    exit_layer: int | None
+    path: str | None
     steps: int
     tokens: int
 
@@ -75,7 +74,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A way to draft. ``draft``: what :func:`draft_options` reads, or what makes a drafter when it is given plain's
+    """A way to draft. ``draft`` is a drafter as ``--draft`` names it, or what makes a drafter when it is given plain's
     answer."""
 
     name: str
@@ -83,10 +82,6 @@ class Contender:
 
 
 PLAIN_DECODING = Contender("plain", "none")
-
-
-NUMBERED = ("early-exit:K", "early-exit:K:N", "fewer-experts:N")
-"""Forms of a drafter's name that say after which layer K, or with how many experts N a token."""
 
 
 class TimedDrafter:
@@ -101,31 +96,14 @@ class TimedDrafter:
         started = time.perf_counter()
         draft = self._drafter.propose(conversation, max_tokens)
         self.seconds += time.perf_counter() - started
-        exit_layer, steps = (None, 0) if draft.prefix is None else (draft.prefix.exit_layer, len(draft.prefix.hidden))
-        self.proposals.append(Proposal(exit_layer, steps, len(draft.tokens)))
+        path, steps = None, 0
+        if draft.prefix is not None:
+            path, steps = exit_name(draft.prefix.sublayer // 2), len(draft.prefix.hidden)
+        self.proposals.append(Proposal(path, steps, len(draft.tokens)))
         return draft
 
     def observe(self, result: Round) -> None:
         self._drafter.observe(result)
-
-
-def draft_options(name: str) -> DraftOptions:
-    """What ``name`` asks for: a drafter, 'early-exit:K' for the exit after layer K, 'early-exit:K:N' for the same with
-    N experts a token, or 'fewer-experts:N'.
-
-    Raises:
-        UsageError: there is no such drafter, or what stands behind it is no number.
-    """
-    drafter, *numbers = name.split(":")
-    if drafter in DRAFTERS and all(n.isdecimal() and n.isascii() and len(n) < 6 for n in numbers):
-        values = [int(n) for n in numbers]
-        if not values:
-            return DraftOptions(drafter)
-        if drafter == "early-exit" and len(values) <= 2:
-            return DraftOptions(drafter, exit_layer=values[0], draft_experts=values[1] if values[1:] else None)
-        if drafter == "fewer-experts" and len(values) == 1:
-            return DraftOptions(drafter, draft_experts=values[0])
-    raise UsageError(f"--draft: {unknown_name('drafter', name, (*DRAFTERS, *NUMBERED))}")
 
 
 def random_ids(model: Model, count: int) -> list[int]:
@@ -222,8 +200,7 @@ def run_prompt(
 
 def _drafter(model: Model, contender: Contender, conversation: Conversation, plain: PromptRun | None) -> Drafter:
     if isinstance(contender.draft, str):
-        options = draft_options(contender.draft)
-        return make_drafter(options, model.artifact.manifest, model.profile, conversation.passes.min_rows)
+        return model.drafter(contender.draft, conversation)
     if plain is None:
         raise ValueError(f"{contender.name} drafts from plain's answer, and none was given")
     return contender.draft(plain)

@@ -156,8 +156,8 @@ def _facts(report: Report) -> list[str]:
         lines.append("exact: every run in padded passes, plain ones too; V(m) and c are those of unpadded passes")
     if costs is not None:
         lines.append("V(m): " + _pairs(costs.verify))
-        chosen = "" if costs.best_exit is None else f"; early-exit drafts through {costs.best_exit}"
-        lines.append(f"c by exit layer: {_pairs(costs.draft)}{chosen}")
+        chosen = "" if costs.best_exit is None else f"; early-exit drafts along {costs.best_exit}"
+        lines.append(f"c by path: {_pairs(costs.draft)}{chosen}")
     return lines
 
 
@@ -170,7 +170,7 @@ def _turns(found: Turns) -> str:
     return f"{told}; {found.disturbed} of the used disturbed all the same, by a step more than {SLOWER - 1:.0%} slower"
 
 
-def _pairs(costs: Mapping[int, float]) -> str:
+def _pairs(costs: Mapping[int, float] | Mapping[str, float]) -> str:
     return ", ".join(f"{key}: {value:.2f}" for key, value in costs.items())
 
 

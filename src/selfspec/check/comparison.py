@@ -7,26 +7,26 @@ import numpy as np
 from ..bench.prompts import Prompt, prompt_ids
 from ..bench.runs import Contender, PromptRun
 from ..runtime.conversation import Conversation
+from ..runtime.drafters import early_exit
 from ..runtime.drafters.base import Round
+from ..runtime.drafters.fewer_experts import tried_experts
 from ..runtime.model import Model
-from ..runtime.profile import fewer_experts
 
 
 def exits(model: Model) -> list[Contender]:
     """Early exit at every exit of the artifact, and after all layers, where only the head is short."""
-    manifest = model.artifact.manifest
-    layers = (*manifest.exit_layers, manifest.model.num_layers)
-    return [Contender(f"early-exit {k}", f"early-exit:{k}") for k in layers]
+    names = [path.name for path in early_exit.exits(model.artifact.manifest)]
+    return [Contender(name, name) for name in names]
 
 
 def with_fewer_experts(model: Model) -> list[Contender]:
     """All layers with fewer experts, and the middle exit with one; none where the model has no experts."""
     manifest = model.artifact.manifest
-    found = [Contender(f"{k} expert(s)", f"fewer-experts:{k}") for k in fewer_experts(manifest.model)]
-    if found and manifest.exit_layers:
+    names = [f"fewer-experts:experts={k}" for k in tried_experts(manifest.model)]
+    if names and manifest.exit_layers:
         middle = manifest.exit_layers[len(manifest.exit_layers) // 2]
-        found.append(Contender(f"exit {middle}, 1", f"early-exit:{middle}:1"))
-    return found
+        names.append(f"early-exit:layer={middle},experts=1")
+    return [Contender(name, name) for name in names]
 
 
 def parting(plain: PromptRun, other: PromptRun) -> int | None:

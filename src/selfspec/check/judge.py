@@ -12,8 +12,10 @@ from ..bench.prompts import Prompt
 from ..bench.runs import PLAIN_DECODING, Conditions, Contender, PromptRun, run_prompt
 from ..runtime.conversation import Conversation
 from ..runtime.drafters.base import Draft, Drafter, Round
-from ..runtime.drafters.early_exit import EarlyExit, Threshold
+from ..runtime.drafters.model_path import PathDrafter, Threshold
 from ..runtime.model import Model
+from ..runtime.paths import FULL, draft_path
+from ..runtime.stack import Plan
 from .comparison import best_gap, judged_tokens, parting
 
 NEAR_TIE = 1e-3
@@ -62,8 +64,9 @@ def identity(model: Model) -> Check:
     """A draft by all layers and the whole head: the full model itself, so it must always be right."""
 
     def make(plain: PromptRun) -> Drafter:
-        layers = model.artifact.manifest.model.num_layers
-        return EarlyExit(layers, _DRAFT_TOKENS, rule=Threshold(0.0), full_head=True)
+        manifest = model.artifact.manifest
+        whole = draft_path("all layers", Plan.layers(0, manifest.model.num_layers), FULL, manifest)
+        return PathDrafter(whole, _DRAFT_TOKENS, rule=Threshold(0.0))
 
     return Check(Contender("all layers", make), acceptance=1)
 

@@ -27,7 +27,7 @@ from ..models.manifest import Unit
 from ..runtime.arrays import Floats
 from ..runtime.conversation import Conversation
 from ..runtime.model import Model, load
-from ..runtime.profile import PROBE_TEXT
+from ..runtime.probe_texts import PROBE_TEXT
 from ..runtime.stack import Plan
 from .quality import compare, record
 from .reference import Reference

@@ -25,9 +25,11 @@ from ..bench.rows import ALL, Answers, Row, prompt_rows
 from ..bench.runs import Conditions, Contender, run_prompt, step_probe
 from ..check.artifacts import DEFAULT_FOLDER, ensure_artifact
 from ..check.comparison import parting
-from ..runtime.exit_policy import best_exit
+from ..runtime.costs import Profile
+from ..runtime.drafters.early_exit import exits
+from ..runtime.machine_key import cpu_name
 from ..runtime.model import Model, load
-from ..runtime.profile import Profile, cpu_name
+from ..runtime.path_policy import PathChoice, best_path
 from ..runtime.stack import AS_THEY_COME
 from ..runtime.threads import use_threads
 from .command import Parser, run_command
@@ -97,15 +99,18 @@ def _compare(model: Model, precision: str, prompts: Sequence[Prompt]) -> bool:
     _title(
         f"{precision}: {len(prompts)} prompts, {_NEW_TOKENS} new tokens at most, medians of {_REPEATS} alternating runs"
     )
-    contenders = _drafts(model.profile())
+    contenders = _drafts(model)
     _table(model, prompts, contenders)
     return _report_identical(model, precision, prompts, contenders)
 
 
-def _drafts(profile: Profile) -> list[Contender]:
+def _best_exit(model: Model) -> PathChoice | None:
+    return best_path(model.profile(), [path.name for path in exits(model.artifact.manifest)])
+
+
+def _drafts(model: Model) -> list[Contender]:
     drafts = [Contender("prompt-lookup", "prompt-lookup"), Contender("auto", "auto")]
-    found = best_exit(profile)
-    if found is not None:
+    if _best_exit(model) is not None:
         drafts.append(Contender("early-exit", "early-exit"))
     return drafts
 
@@ -116,11 +121,11 @@ def _costs(model: Model, profile: Profile) -> str:
         f"over four tokens "
         f"{profile.verify_cost(4):.2f} times as long"
     )
-    found = best_exit(profile)
+    found = _best_exit(model)
     if found is not None:
         layers = model.artifact.manifest.model.num_layers
-        cost = profile.draft_cost(found.exit_layer)
-        text += f"; a draft through {found.exit_layer} of {layers} layers costs {cost:.2f} of a pass"
+        cost = profile.draft_cost(found.path)
+        text += f"; a draft by {found.path} of {layers} layers costs {cost:.2f} of a pass"
     return textwrap.fill(text, _WIDTH)
 
 

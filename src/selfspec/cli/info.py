@@ -12,10 +12,12 @@ from ..bench.work import works
 from ..errors import KernelSetupError
 from ..models.manifest import Manifest
 from ..runtime.artifact import Artifact, open_artifact
-from ..runtime.drafting import default_draft_experts
-from ..runtime.exit_policy import best_exit, best_fewer
+from ..runtime.costs import Profile
+from ..runtime.drafters.fewer_experts import default_draft_experts
+from ..runtime.drafters.registry import candidates, kinds
 from ..runtime.limits import Cpus, cpus
-from ..runtime.profile import Profile, load_profile
+from ..runtime.path_policy import best_path
+from ..runtime.profile_store import load_profile
 from ..runtime.sessions import Sessions
 from ..runtime.text import TextCodec
 from ..runtime.threads import use_threads
@@ -57,7 +59,8 @@ def look(artifact: Artifact, threads: int | None) -> Here:
     except KernelSetupError as error:
         return Here(None, str(error), None, used, cpus())
     sessions.load_all()
-    return Here(sessions.kernels_name, None, load_profile(artifact, used), used, cpus())
+    paths = [path.name for path in candidates(artifact.manifest)]
+    return Here(sessions.kernels_name, None, load_profile(artifact, used, paths), used, cpus())
 
 
 def to_dict(artifact: Artifact, here: Here) -> dict[str, object]:
@@ -152,25 +155,18 @@ def print_profile(profile: Profile, manifest: Manifest) -> None:
     """What was measured, one line a fact."""
     print(f"one-row pass   {1000 * profile.step_seconds[1]:.2f} ms ({1 / profile.step_seconds[1]:.1f} tok/s plain)")
     print("V(m)           " + "  ".join(f"{m}: {profile.verify_cost(m):.2f}" for m in profile.step_seconds))
-    for k, found in profile.exits.items():
-        cost = profile.draft_cost(k)
-        print(f"exit {k:<9} costs {cost:.2f} of a pass, predicts {found.agreement:.2f} of the model's tokens")
-    for k, found in profile.fewer.items():
-        cost = found.seconds / profile.step_seconds[1]
-        name = f"{k} expert(s)"
-        print(f"{name:<14} cost {cost:.2f} of a pass, predict {found.agreement:.2f} of the model's tokens")
-    best = best_exit(profile)
-    if best is not None:
+    for name, found in profile.paths.items():
         print(
-            f"early-exit     best after layer {best.exit_layer} of {manifest.model.num_layers}, at most "
-            f"{best.num_tokens} token(s) a round: {best.rate:.2f} x plain by what was measured"
+            f"{name:<24} costs {profile.draft_cost(name):.2f} of a pass, predicts {found.agreement:.2f} of the model's "
+            "tokens"
         )
-    fewer = best_fewer(profile)
-    if fewer is not None:
-        print(
-            f"fewer-experts  best with {fewer.experts}, at most {fewer.num_tokens} token(s) a round: "
-            f"{fewer.rate:.2f} x plain by what was measured"
-        )
+    for kind in kinds():
+        best = best_path(profile, [path.name for path in kind.candidates(manifest)])
+        if best is not None:
+            print(
+                f"{kind.name:<14} best as {best.path}, at most {best.num_tokens} token(s) a round: {best.rate:.2f} x "
+                "plain by what was measured"
+            )
     passes = profile.exact_passes
     if passes is None:
         print("exact          not possible here")

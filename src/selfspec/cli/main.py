@@ -13,7 +13,7 @@ from typing import Any
 from .. import __version__
 from ..errors import ArtifactError, UsageError, one_line
 from ..runtime.artifact import compare_files
-from ..runtime.drafting import DRAFTERS
+from ..runtime.drafters.spec import grammar
 from ..runtime.generation import TokenStream
 from ..runtime.model import Model
 from ..runtime.stats import peak_rss_bytes
@@ -98,8 +98,7 @@ def _add_bench(commands: Any) -> None:
     sub.add_argument(
         "--draft",
         metavar="D,D,...",
-        help=f"compare with plain, in turns: {', '.join((*DRAFTERS, 'early-exit:K'))}; of experts "
-        "fewer-experts:N and early-exit:K:N",
+        help=f"compare these drafters with plain decoding, in turns: {grammar()}",
     )
     sub.add_argument(
         "--prompts",

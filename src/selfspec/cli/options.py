@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..runtime.drafting import DRAFTERS
+from ..runtime.drafters.spec import grammar
 from ..runtime.generation import Generation
 from ..runtime.model import DEFAULT_MAX_NEW_TOKENS, GenerationOptions, Model, load, notify_stderr
 from ..runtime.stats import Stats, peak_rss_bytes
@@ -28,13 +28,12 @@ def load_model(args: argparse.Namespace) -> Model:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Everything that :class:`GenerationOptions` has a command-line word for."""
     parser.add_argument("--raw", action="store_true", help="no chat template, even where the model has one")
-    parser.add_argument("--draft", choices=DRAFTERS, default="auto", help="how to draft (default: auto)")
-    parser.add_argument("--exit-layer", type=int, metavar="K", help="draft with the first K layers (with early-exit)")
     parser.add_argument(
-        "--draft-experts", type=int, metavar="N",
-        help="of a model with experts: draft with N a token (default: a quarter, and all with early-exit)",
-    )  # fmt: skip
-    parser.add_argument("--num-draft-tokens", type=int, metavar="N", help="longest draft of a round")
+        "--draft", default="auto", metavar="NAME[:KEY=VALUE,...]", help=f"how to draft: {grammar()} (default: auto)"
+    )
+    parser.add_argument("--exit-layer", type=int, metavar="K", help="the same as --draft early-exit:layer=K")
+    parser.add_argument("--draft-experts", type=int, metavar="N", help="the same as the key experts of --draft")
+    parser.add_argument("--num-draft-tokens", type=int, metavar="N", help="the same as the key tokens of --draft")
     parser.add_argument(
         "--max-new-tokens", type=int, default=DEFAULT_MAX_NEW_TOKENS, metavar="N",
         help=f"how many tokens to generate at most (default: {DEFAULT_MAX_NEW_TOKENS})",

@@ -72,7 +72,7 @@ def test_a_toy_is_measured_beside_a_dense_one(
     }
     (same,) = (row for row in data["drafts"] if row["draft"] == "fewer-experts:4")
     assert same["acceptance_rate"] > 0.9  # all experts: right but for near ties, since this is not under exact
-    assert set(data["auto"]["rounds"]) <= {"none", "lookup", "exit"}
+    assert set(data["auto"]["rounds"]) <= {"none", "prompt-lookup", "early-exit", "fewer-experts"}
     assert [row["arm"] for row in data["memory"]][2:] == ["fewer-experts, 1 a token", "early-exit 3, 1 a token", "auto"]
     told = capfd.readouterr().out
     assert told.startswith("**checkpoint fp32** (ONNX Runtime's): 8 experts a layer, 4 a token;")
@@ -148,7 +148,7 @@ def test_drafts_are_a_line_an_exit_and_auto_tells_what_it_chose() -> None:
     drafts = [ROW | {"exit": layer, "experts": k} for layer in (None, 3, 6) for k in (1, 4)][:-1]
     auto = {
         "rows": [ROW, ROW | {"draft": "none", "speed_up": 1.0, "speed_up_low": None}], "turns": TURNS,
-        "rounds": {"none": 3, "lookup": 1},
+        "rounds": {"none": 3, "prompt-lookup": 1},
         "promised": {"exit": {"exit_layer": 3, "rate": 1.02}, "fewer": {"experts": 1, "rate": 0.9}},
     }  # fmt: skip
     arm = {

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.experts.union import OwnText, ceiling, ceilings, own_text, random_union, timed_passes, union
 from selfspec.errors import SelfSpecError
-from selfspec.runtime.exit_policy import ExitCosts
-from selfspec.runtime.profile import ExitProfile, Profile
+from selfspec.runtime.costs import MeasuredPath, Profile
+from selfspec.runtime.path_policy import DraftCosts
 from selfspec.runtime.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -48,14 +48,18 @@ def test_random_routing_touches_what_the_formula_says() -> None:
 
 def test_the_most_that_a_draft_can_gain() -> None:
     """V(m) = m: a free draft gains nothing. V(m) = 1: eight tokens for a pass and seven steps of half a one."""
-    assert ceiling(ExitCosts(0.0, 0.0, float)) == 1.0
-    assert ceiling(ExitCosts(0.5, 0.0, lambda _: 1.0)) == 8 / 4.5
-    assert ceiling(ExitCosts(1.0, 0.0, lambda _: 1.5)) < 1.0
+    assert ceiling(DraftCosts(0.0, 0.0, float)) == 1.0
+    assert ceiling(DraftCosts(0.5, 0.0, lambda _: 1.0)) == 8 / 4.5
+    assert ceiling(DraftCosts(1.0, 0.0, lambda _: 1.5)) < 1.0
 
 
 def test_ceilings_are_those_of_every_exit_and_of_every_number_of_experts() -> None:
     steps = dict.fromkeys(range(1, 9), 0.01)
-    profile = Profile(steps, 0.001, {3: ExitProfile(0.005, (), ())}, None, {1: ExitProfile(0.008, (), ())})
+    paths = {
+        "early-exit:layer=3": MeasuredPath(0.005, 0.004, (), ()),
+        "fewer-experts:experts=1": MeasuredPath(0.008, 0.0, (), ()),
+    }
+    profile = Profile(steps, paths, None)
     exit_, fewer = ceilings(profile, 6, 4)
     assert (exit_.layers, exit_.experts, exit_.step) == (3, 4, 0.5)
     assert (fewer.layers, fewer.experts, fewer.step) == (6, 1, 0.8)
@@ -85,7 +89,8 @@ def test_passes_over_own_text_are_timed(sparse: Toy) -> None:
     text = own_text(sparse.model, sparse.prompt, 20, Sampling())
     costs = timed_passes(sparse.model, [text, text])
     assert list(costs.step_seconds) == list(range(1, 9))
-    assert (set(costs.exits), set(costs.fewer)) == ({2, 4, 6}, {1, 2})
+    exits = {f"early-exit:layer={layer}" for layer in (2, 4, 6)}
+    assert set(costs.paths) == exits | {"fewer-experts:experts=1", "fewer-experts:experts=2"}
     assert all(seconds > 0 for seconds in costs.step_seconds.values())
 
 

@@ -1,4 +1,5 @@
-"""When an early exit pays: how far to draft in a round, and which exit to draft from. Arithmetic on measured numbers.
+"""When drafting with the model's own weights pays: how far to draft in a round, and along which path. Arithmetic on
+measured numbers.
 
 All costs are in units of a one-row pass of the full model.
 """
@@ -7,14 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
-from .profile import ExitProfile, Profile
+from .costs import MeasuredPath, Profile
 
-MAX_EXIT_TOKENS = 7
+MAX_PATH_TOKENS = 7
 _EDGES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)  # of the confidence's buckets; raw confidences are too high
 _PRIOR_TRIALS = 2.0  # with which a bucket begins, at its own middle
 _MEMORY = 0.995  # of past trials, at each new one
@@ -52,24 +52,25 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class ExitCosts:
-    """``step``: one draft step; ``prefix``: the same without its head; ``verify(m)``: V(m)."""
+class DraftCosts:
+    """What a round is made of: ``step`` is one draft step, ``shared`` the part of it that verification takes over, and
+    ``verify(m)`` is V(m)."""
 
     step: float
-    prefix: float
+    shared: float
     verify: Callable[[int], float]
 
     def round(self, rows: int, kept: int) -> float:
         """``rows`` draft steps of which ``kept`` tokens are verified. Where all are kept, the last one has not run
-        through the prefix yet; a dropped token's step has done that for the row before it."""
+        through the shared part yet; a dropped token's step has done that for the row before it."""
         if not rows:
             return self.verify(1)
-        rest = (1 - self.prefix) * self.verify(kept + 1)
-        return rows * self.step + (self.prefix if kept == rows else 0.0) + rest
+        rest = (1 - self.shared) * self.verify(kept + 1)
+        return rows * self.step + (self.shared if kept == rows else 0.0) + rest
 
     def widening(self, kept: int) -> float:
-        """One more row in the rest of the model, behind ``kept`` drafted ones."""
-        return (1 - self.prefix) * (self.verify(kept + 2) - self.verify(kept + 1))
+        """The cost of one more row in the rest of the model after ``kept`` drafted ones."""
+        return (1 - self.shared) * (self.verify(kept + 2) - self.verify(kept + 1))
 
 
 class PayingRule:
@@ -79,19 +80,20 @@ class PayingRule:
     confidences calibrated by what was accepted.
     """
 
-    def __init__(self, costs: ExitCosts, calibration: Calibration, rate: float) -> None:
+    def __init__(self, costs: DraftCosts, calibration: Calibration, rate: float) -> None:
         self._costs = costs
         self._calibration = calibration
         self.rate = rate
 
     def keep(self, confidences: Sequence[float]) -> bool:
         kept = len(confidences) - 1
-        return self._survival(confidences) >= self.rate * (self._costs.prefix + self._costs.widening(kept))
+        return self._survival(confidences) >= self.rate * (self._costs.shared + self._costs.widening(kept))
 
     def go_on(self, confidences: Sequence[float]) -> bool:
-        """Another step and, if its token is dropped, its head wasted; or kept, for a step and a row of the rest."""
+        """Whether one more draft step is expected to pay. If its token is dropped, what verification does not share
+        is lost; if it is kept, we pay a step and one more verified row."""
         kept, survival = len(confidences), self._survival(confidences)
-        wasted = -self.rate * (self._costs.step - self._costs.prefix)
+        wasted = -self.rate * (self._costs.step - self._costs.shared)
         price = self.rate * (self._costs.step + self._costs.widening(kept))
         return sum(share * max(wasted, survival * p - price) for share, p in self._calibration.outlook()) > 0
 
@@ -106,89 +108,39 @@ class PayingRule:
 
 
 @dataclass(frozen=True, slots=True)
-class ExitChoice:
-    """An exit, the longest draft from it, and what that promises: tokens per one-row pass. With ``experts``, the exit
-    is behind all layers, of which each runs so many a token, and the whole head."""
+class PathChoice:
+    """A path, the longest draft along it, and what that promises: tokens per one-row pass."""
 
-    exit_layer: int
+    path: str
     num_tokens: int
     rate: float
-    experts: int | None = None
-
-    def found(self, profile: Profile) -> ExitProfile:
-        """What was measured of it."""
-        return profile.exits[self.exit_layer] if self.experts is None else profile.fewer[self.experts]
-
-    def costs(self, profile: Profile, verify: Callable[[int], float] | None = None) -> ExitCosts:
-        """See :func:`exit_costs` and :func:`fewer_costs`."""
-        if self.experts is None:
-            return exit_costs(profile, self.exit_layer, verify)
-        return fewer_costs(profile, self.experts, verify)
 
 
-def exit_costs(profile: Profile, exit_layer: int, verify: Callable[[int], float] | None = None) -> ExitCosts:
-    """Costs of an exit; ``verify`` replaces the profile's V(m) by what is known better."""
-    step, head = profile.draft_cost(exit_layer), profile.hot_head_seconds / profile.step_seconds[1]
-    return ExitCosts(step, min(1.0, max(0.0, step - head)), verify or profile.verify_cost)
+def draft_costs(profile: Profile, path: str, verify: Callable[[int], float] | None = None) -> DraftCosts:
+    """Costs of drafting along ``path``; ``verify`` replaces the profile's V(m) by what is known better."""
+    found, unit = profile.paths[path], profile.step_seconds[1]
+    return DraftCosts(found.seconds / unit, min(1.0, found.shared_seconds / unit), verify or profile.verify_cost)
 
 
-def fewer_costs(profile: Profile, experts: int, verify: Callable[[int], float] | None = None) -> ExitCosts:
-    """Costs of a step with so many experts a token. Nothing of it is of use to verification."""
-    step = profile.fewer[experts].seconds / profile.step_seconds[1]
-    return ExitCosts(step, 0.0, verify or profile.verify_cost)
-
-
-def best_exit(profile: Profile) -> ExitChoice | None:
-    """The exit and draft length that the profile expects most of; None where no exit was measured.
-
-    Every generation asks, and the replays take a tenth of a second: they are done once a profile.
-    """
-    return _best(_Measured.of(profile), False)
-
-
-def best_fewer(profile: Profile) -> ExitChoice | None:
-    """The same of drafts with fewer experts; None where none was measured."""
-    return _best(_Measured.of(profile), True)
-
-
-class _Measured(NamedTuple):
-    """A profile's measurements, hashable."""
-
-    steps: tuple[tuple[int, float], ...]
-    hot_head: float
-    exits: tuple[tuple[int, ExitProfile], ...]
-    fewer: tuple[tuple[int, ExitProfile], ...]
-
-    @classmethod
-    def of(cls, profile: Profile) -> _Measured:
-        return cls(
-            tuple(profile.step_seconds.items()),
-            profile.hot_head_seconds,
-            tuple(profile.exits.items()),
-            tuple(profile.fewer.items()),
-        )
-
-
-@lru_cache(maxsize=16)
-def _best(measured: _Measured, with_fewer: bool) -> ExitChoice | None:
-    profile = Profile(dict(measured.steps), measured.hot_head, dict(measured.exits), None, dict(measured.fewer))
-    if with_fewer:
-        layers = max(profile.exits, default=0)
-        choices = [ExitChoice(layers, 0, 0.0, k) for k in profile.fewer]
-    else:
-        choices = [ExitChoice(k, 0, 0.0) for k in profile.exits]
-    tried = [
-        replace(choice, num_tokens=tokens, rate=replay(choice.found(profile), choice.costs(profile), tokens))
-        for choice in choices
-        for tokens in range(1, MAX_EXIT_TOKENS + 1)
-    ]
+def best_path(profile: Profile, names: Iterable[str]) -> PathChoice | None:
+    """Of the paths ``names``, the one and the draft length that the profile expects most of; None where it has none."""
+    steps = tuple(profile.step_seconds.items())
+    tried = [_best_length(name, profile.paths[name], steps) for name in names if name in profile.paths]
     return max(tried, key=lambda choice: choice.rate, default=None)
 
 
-def replay(found: ExitProfile, costs: ExitCosts, limit: int) -> float:
+@lru_cache(maxsize=256)
+def _best_length(name: str, found: MeasuredPath, steps: tuple[tuple[int, float], ...]) -> PathChoice:
+    """Every generation asks, and the replays of a profile take a tenth of a second: they are done once."""
+    costs = draft_costs(Profile(dict(steps), {name: found}, None), name)
+    tried = [PathChoice(name, n, replay(found, costs, n)) for n in range(1, MAX_PATH_TOKENS + 1)]
+    return max(tried, key=lambda choice: choice.rate)
+
+
+def replay(found: MeasuredPath, costs: DraftCosts, limit: int) -> float:
     """Tokens per unit that :class:`PayingRule` would have made of the measured text, drafting at most ``limit``.
 
-    The text is the model's own; behind a wrong token the exit's further confidences are taken from the right text.
+    The text is the model's own; after a wrong token the path's further confidences are taken from the right text.
     """
     rate, calibration = 1.0, Calibration(zip(found.confidences, found.hits, strict=True))
     for _ in range(_SETTLING):

@@ -9,23 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfspec.runtime.drafters.early_exit import EarlyExit
-from selfspec.runtime.exit_policy import (
-    Calibration,
-    ExitCosts,
-    PayingRule,
-    best_exit,
-    exit_costs,
-    replay,
-)
-from selfspec.runtime.profile import ExitProfile, Profile
+from selfspec.runtime.costs import MeasuredPath, Profile
+from selfspec.runtime.drafters.model_path import PathDrafter
+from selfspec.runtime.path_policy import Calibration, DraftCosts, PayingRule, best_path, draft_costs, replay
+from selfspec.runtime.paths import exit_path
 
 if TYPE_CHECKING:
     from tests.conftest import Toy
 
 
-def costs(step: float = 0.4, prefix: float = 0.35, slope: float = 0.1) -> ExitCosts:
-    return ExitCosts(step, prefix, lambda rows: 1 + slope * (rows - 1))
+def costs(step: float = 0.4, shared: float = 0.35, slope: float = 0.1) -> DraftCosts:
+    return DraftCosts(step, shared, lambda rows: 1 + slope * (rows - 1))
 
 
 def sure(hits: int, misses: int, confidence: float = 0.99) -> Calibration:
@@ -74,12 +68,13 @@ def test_the_cost_of_a_round_by_hand() -> None:
     assert costs().widening(1) == pytest.approx(0.065)
 
 
-def test_an_exit_after_all_layers_leaves_only_the_head() -> None:
-    """Its prefix is its step without the hot head, and no more than a pass."""
-    profile = Profile({1: 2.0, 2: 2.2}, 0.1, {9: ExitProfile(1.0, (), ()), 10: ExitProfile(4.0, (), ())}, None)
-    assert exit_costs(profile, 9).step == pytest.approx(0.5)
-    assert exit_costs(profile, 9).prefix == pytest.approx(0.45)
-    assert exit_costs(profile, 10).prefix == 1.0
+def test_a_path_costs_its_step_of_which_the_shared_part_is_at_most_a_pass() -> None:
+    """Both in units of a one-row pass; what was measured of a noisy machine must not make verification negative."""
+    paths = {"short": MeasuredPath(1.0, 0.9, (), ()), "long": MeasuredPath(4.0, 3.9, (), ())}
+    profile = Profile({1: 2.0, 2: 2.2}, paths, None)
+    assert draft_costs(profile, "short").step == pytest.approx(0.5)
+    assert draft_costs(profile, "short").shared == pytest.approx(0.45)
+    assert draft_costs(profile, "long").shared == 1.0
 
 
 def test_a_token_is_kept_where_it_is_likelier_than_its_price() -> None:
@@ -109,9 +104,9 @@ def test_what_is_learnt_changes_the_rule() -> None:
     assert not rule.go_on([])
 
 
-def text(*runs: tuple[float, bool, int]) -> ExitProfile:
+def text(*runs: tuple[float, bool, int]) -> MeasuredPath:
     confidences = tuple(c for c, _, n in runs for _ in range(n))
-    return ExitProfile(0.4, confidences, tuple(hit for _, hit, n in runs for _ in range(n)))
+    return MeasuredPath(0.4, 0.35, confidences, tuple(hit for _, hit, n in runs for _ in range(n)))
 
 
 def test_replay_by_hand() -> None:
@@ -120,7 +115,7 @@ def test_replay_by_hand() -> None:
     always = replay(text((0.99, True, 300)), costs(), 2)
     assert always == pytest.approx(3 / costs().round(2, 2), rel=0.01)
     assert replay(text((0.3, False, 300)), costs(), 4) == pytest.approx(1.0)
-    assert replay(ExitProfile(0.4, (), ()), costs(), 3) == 0.0
+    assert replay(MeasuredPath(0.4, 0.35, (), ()), costs(), 3) == 0.0
 
 
 def test_replay_pays_for_steps_that_were_dropped() -> None:
@@ -129,19 +124,20 @@ def test_replay_pays_for_steps_that_were_dropped() -> None:
     assert found == pytest.approx(2 / costs().round(2, 1), rel=0.02)
 
 
-def test_the_best_exit_weighs_agreement_against_cost() -> None:
-    """A cheap exit that guesses, a dear one that knows, and one between."""
+def test_the_best_path_weighs_agreement_against_cost() -> None:
+    """A cheap path that guesses, a dear one that knows, and one between."""
 
-    def of(step: float, hits: int) -> ExitProfile:
-        return ExitProfile(step, (0.95,) * 100, tuple(i % 10 < hits for i in range(100)))
+    def of(step: float, hits: int) -> MeasuredPath:
+        return MeasuredPath(step, step - 0.02, (0.95,) * 100, tuple(i % 10 < hits for i in range(100)))
 
     steps = {m: 1 + 0.05 * (m - 1) for m in range(1, 9)}
-    profile = Profile(steps, 0.02, {2: of(0.1, 1), 6: of(0.4, 9), 10: of(0.95, 10)}, None)
-    found = best_exit(profile)
+    profile = Profile(steps, {"guesses": of(0.1, 1), "knows": of(0.4, 9), "dear": of(0.95, 10)}, None)
+    found = best_path(profile, profile.paths)
     assert found is not None
-    assert found.exit_layer == 6
-    assert found.rate == replay(profile.exits[6], exit_costs(profile, 6), found.num_tokens) > 1.2
-    assert best_exit(Profile(steps, 0.02, {}, None)) is None
+    assert found.path == "knows"
+    assert found.rate == replay(profile.paths["knows"], draft_costs(profile, "knows"), found.num_tokens) > 1.2
+    assert best_path(profile, ["guesses", "dear", "never measured"]) != found
+    assert best_path(profile, ["never measured"]) is None
 
 
 class Recorded:
@@ -163,7 +159,7 @@ class Recorded:
 def test_a_rule_hears_of_every_judged_token_and_of_the_dropped_one(fp32: Toy) -> None:
     """Dropped tokens are how a rule that became too careful finds out: the round says what came in their place."""
     rule = Recorded()
-    run = fp32.run(EarlyExit(5, 4, rule=rule), count=80)
+    run = fp32.run(PathDrafter(exit_path(5), 4, rule=rule), count=80)
     kept = [hit for confidence, hit in rule.heard if confidence > 0.3]
     dropped = [hit for confidence, hit in rule.heard if confidence <= 0.3]
     assert sum(kept) == run.accepted
