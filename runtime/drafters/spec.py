@@ -6,6 +6,7 @@ Values without a key are taken in the order of the drafter's options, with colon
 
 from __future__ import annotations
 
+import math
 import re
 import types
 from collections.abc import Mapping
@@ -138,7 +139,9 @@ def _read(text: str, key: str, value: str, kind: Any) -> Any:
             return tuple(_whole(part) for part in value.split(","))
         if kind is int:
             return _whole(value)
-        return kind(value)
+        if kind is float:
+            return _number(value)
+        return value
     except ValueError:
         expected = {int: "a whole number", float: "a number", str: "a text"}.get(kind, "whole numbers")
         message = f"`draft` {text}: {key} is {value!r}, where {expected} was expected."
@@ -150,6 +153,13 @@ def _whole(text: str) -> int:
     if not re.fullmatch(r"\s*[-+]?[0-9]{1,9}\s*", text):
         raise ValueError(text)
     return int(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _set_flag(values: dict[str, Any], kind: DrafterKind, flag: str, value: int) -> None:
