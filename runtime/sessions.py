@@ -10,7 +10,7 @@ import threading
 
 import onnxruntime as ort
 
-from ..errors import ArtifactError
+from ..errors import ArtifactError, RuntimeSetupError
 from ..models.manifest import EXPERTS_INPUT, SELECTED_OUTPUT, WEIGHTS_NAME, Manifest
 from .artifact import Artifact
 from .external_data import check_external_data
@@ -22,6 +22,9 @@ _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 Shapes = dict[str, tuple[int | None, ...]]
+
+_OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Cannot allocate memory")
+"""How ONNX Runtime's errors say so."""
 
 
 def expected_interfaces(manifest: Manifest) -> dict[str, tuple[Shapes, Shapes]]:
@@ -132,6 +135,12 @@ class Sessions:
         try:
             return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's exceptions share no base class
+            where = self.artifact.path / graph
+            if isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY):
+                raise RuntimeSetupError(
+                    f"memory ran out while {where} was loaded ({error}); free some, or use a smaller model or "
+                    "precision."
+                ) from error
             raise ArtifactError(
-                f"{self.artifact.path / graph} cannot be loaded by ONNX Runtime ({error}); export the model again."
+                f"{where} cannot be loaded by ONNX Runtime ({error}); export the model again."
             ) from error

@@ -10,9 +10,10 @@ import pytest
 
 from selfspec.bench.calm import Turns
 from selfspec.bench.machine import Machine
-from selfspec.bench.plot import figure_of, write_plot
+from selfspec.bench.plot import check_plot, figure_of, write_plot
 from selfspec.bench.report import ArtifactFacts, Costs, Report
 from selfspec.bench.rows import PLAIN, Row
+from selfspec.errors import SelfSpecError, UsageError
 
 pytest.importorskip("matplotlib")
 
@@ -68,3 +69,19 @@ def test_a_report_of_little_is_a_picture_too(tmp_path: Path, suffix: str) -> Non
     for rows in ((lone,), ROWS[:1]):
         write_plot(replace(REPORT, costs=None, rows=rows), tmp_path / f"x{suffix}")
     assert (tmp_path / f"x{suffix}").stat().st_size > 1000
+
+
+def test_a_place_that_was_there_before_the_measuring_and_is_not_after_it(tmp_path: Path) -> None:
+    """Half an hour of measuring, and then FileNotFoundError for a hidden name that nobody gave."""
+    path = tmp_path / "a" / "x.png"
+    path.parent.mkdir()
+    check_plot(path)
+    path.parent.rmdir()
+    with pytest.raises(SelfSpecError, match=r"--plot .*x.png cannot be written by now"):
+        write_plot(REPORT, path)
+    path.mkdir(parents=True)
+    with pytest.raises(UsageError, match="this is a folder"):
+        check_plot(path)
+    with pytest.raises(SelfSpecError, match="cannot be written by now"):
+        write_plot(REPORT, path)
+    assert list(path.parent.iterdir()) == [path]

@@ -194,3 +194,15 @@ def test_more_context_than_rotary_tables_is_one_sentence(folder: Path, capfd: py
     with pytest.raises(ArtifactError, match="cannot run"):
         model.generate("The wind " * 150, max_new_tokens=2, draft="none")
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("said", ["std::bad_alloc", "Failed to allocate memory for requested buffer of size 9"])
+def test_memory_that_runs_out_is_not_the_artifacts_fault(fp32: Toy, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    """'Export the model again' helps nobody whose memory is full."""
+
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr("selfspec.runtime.sessions.ort.InferenceSession", full)
+    with pytest.raises(RuntimeSetupError, match=r"memory ran out .* smaller model or precision"):
+        load(fp32.folder, threads=1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import SelfSpecError, UsageError
 from .report import Report
 from .rows import PLAIN, Row
 
@@ -26,6 +27,8 @@ def check_plot(path: Path) -> None:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"--plot {path}: its name must end in {', '.join(SUFFIXES)}.")
+    if path.is_dir():
+        raise UsageError(f"--plot {path}: this is a folder; name a file.")
     if not path.parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.parent}; make it first.")
     if importlib.util.find_spec("matplotlib") is None:
@@ -33,15 +36,20 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(report: Report, path: Path) -> None:
-    """Draw ``report`` into the file ``path``, whole or not at all."""
+    """Draw ``report`` into the file ``path``, whole or not at all.
+
+    Raises:
+        SelfSpecError: it cannot be written by now, though :func:`check_plot` found nothing against it.
+    """
     data = io.BytesIO()
     figure_of(report).savefig(data, format=path.suffix[1:].lower(), dpi=150)
-    work = path.with_name(f".{path.name}.part")
     try:
-        work.write_bytes(data.getvalue())
-        work.replace(path)
-    finally:
-        work.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            work = Path(folder) / path.name
+            work.write_bytes(data.getvalue())
+            work.replace(path)
+    except OSError as error:
+        raise SelfSpecError(f"--plot {path} cannot be written by now ({error}); the table is printed whole.") from error
 
 
 def figure_of(report: Report) -> Any:
