@@ -12,7 +12,9 @@ from ..models.components import Kernels
 from ..models.config import ModelConfig
 from ..models.family import Family, Weights
 from ..models.graph import GraphBuilder
+from ..models.interface import HIDDEN, HIDDEN_OUT, INPUT_IDS, logits_name
 from ..models.manifest import Head, Unit
+from ..models.sublayers import layer_sublayers, split_sublayer
 from .vocabulary import Ranges
 
 _FOLDER = "graphs/cpu"
@@ -33,9 +35,7 @@ def cut(num_layers: int, exit_layers: tuple[int, ...] | None, kind: str) -> tupl
     if kind == "sublayer":
         if exit_layers is not None:
             raise UsageError("`partition` sublayer makes every layer an exit; leave `exit_layers` out.", "exit_layers")
-        names = [f"layer_{i // 2:03d}_{'mlp' if i % 2 else 'attention'}" for i in range(2 * num_layers)]
-        units = tuple(Unit(f"{_FOLDER}/{name}.onnx", i, i + 1) for i, name in enumerate(names))
-        return units, tuple(range(1, num_layers))
+        return tuple(map(_sublayer_unit, layer_sublayers(0, num_layers))), tuple(range(1, num_layers))
     exits = default_exit_layers(num_layers) if exit_layers is None else tuple(sorted(set(exit_layers)))
     for layer in exits:
         if not 0 < layer < num_layers:
@@ -43,8 +43,13 @@ def cut(num_layers: int, exit_layers: tuple[int, ...] | None, kind: str) -> tupl
                 f"`exit_layers` {layer}: it must be between 1 and {num_layers - 1} for this model.", "exit_layers"
             )
     edges = [0, *exits, num_layers]
-    units = tuple(Unit(f"{_FOLDER}/block_{a:03d}_{b:03d}.onnx", 2 * a, 2 * b) for a, b in itertools.pairwise(edges))
-    return units, exits
+    spans = itertools.pairwise(edges)
+    return tuple(Unit.of_layers(f"{_FOLDER}/block_{a:03d}_{b:03d}.onnx", a, b) for a, b in spans), exits
+
+
+def _sublayer_unit(index: int) -> Unit:
+    layer, is_mlp = split_sublayer(index)
+    return Unit(f"{_FOLDER}/layer_{layer:03d}_{'mlp' if is_mlp else 'attention'}.onnx", index, index + 1)
 
 
 def write_graphs(
@@ -59,14 +64,14 @@ def write_graphs(
 ) -> tuple[str, Head]:
     """Write every graph below ``root``; returns the embed graph's path and the head's description."""
     embed = GraphBuilder("embed")
-    ids = embed.input("input_ids", ir.DataType.INT64, [1, "rows"])
-    embed.output("hidden_out", family.embed(embed, kernels, config, weights, ids), _hidden(config))
+    ids = embed.input(INPUT_IDS, ir.DataType.INT64, [1, "rows"])
+    embed.output(HIDDEN_OUT, family.embed(embed, kernels, config, weights, ids), _hidden(config))
     embed.save(root / _FOLDER / "embed.onnx")
     for unit in units:
         g = GraphBuilder(Path(unit.graph).stem)
-        hidden = g.input("hidden", ir.DataType.FLOAT, _hidden(config))
+        hidden = g.input(HIDDEN, ir.DataType.FLOAT, _hidden(config))
         out = family.sublayers(g, kernels, config, weights, hidden, unit.start, unit.stop)
-        g.output("hidden_out", out, _hidden(config))
+        g.output(HIDDEN_OUT, out, _hidden(config))
         g.save(root / unit.graph)
     head = Head(f"{_FOLDER}/head_hot.onnx", f"{_FOLDER}/head_rest.onnx" if rest else None, hot, rest)
     for graph, ranges in ((head.hot_graph, hot), (head.rest_graph, rest)):
@@ -79,10 +84,10 @@ def _write_head(
     path: Path, family: Family, kernels: Kernels, config: ModelConfig, weights: Weights, ranges: Ranges
 ) -> None:
     g = GraphBuilder(path.stem)
-    hidden = g.input("hidden", ir.DataType.FLOAT, _hidden(config))
+    hidden = g.input(HIDDEN, ir.DataType.FLOAT, _hidden(config))
     logits = family.head(g, kernels, config, weights, hidden, ranges)
     for index, (value, (start, stop)) in enumerate(zip(logits, ranges, strict=True)):
-        g.output(f"logits.{index}", value, [1, "rows", stop - start])
+        g.output(logits_name(index), value, [1, "rows", stop - start])
     g.save(path)
 
 

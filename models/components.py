@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import onnx_ir as ir
 
 from .graph import MICROSOFT, Dims, GraphBuilder
+from .interface import SEQLENS_K, TOTAL_SEQUENCE_LENGTH, kv_names
 from .tensors import StoredTensor
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Positions:
 
     @classmethod
     def declare(cls, g: GraphBuilder) -> Positions:
-        return cls(g.input("seqlens_k", INT32, [1]), g.input("total_sequence_length", INT32, [1]))
+        return cls(g.input(SEQLENS_K, INT32, [1]), g.input(TOTAL_SEQUENCE_LENGTH, INT32, [1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +146,12 @@ class Attention:
     def apply(self, g: GraphBuilder, kernels: Kernels, x: ir.Value, pos: Positions) -> ir.Value:
         """Causal grouped-query attention with rotary inside; reads and appends the layer's KV buffers."""
         dims: Dims = [1, self.num_kv_heads, "capacity", self.head_dim]
-        past = [g.input(f"past_key_values.{self.layer}.{part}", FLOAT, dims) for part in ("key", "value")]
+        (past_key, key), (past_value, value) = kv_names(self.layer)
+        past = [g.input(past_key, FLOAT, dims), g.input(past_value, FLOAT, dims)]
         packed = linear(g, kernels, x, self.qkv, self.qkv_bias)
         mixed, present_key, present_value = kernels.attend(g, self, packed, past, pos)
-        g.output(f"present.{self.layer}.key", present_key, dims)
-        g.output(f"present.{self.layer}.value", present_value, dims)
+        g.output(key, present_key, dims)
+        g.output(value, present_value, dims)
         return linear(g, kernels, mixed, self.output, self.output_bias)
 
     def rotary_tables(self, g: GraphBuilder) -> list[ir.Value]:

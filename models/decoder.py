@@ -28,8 +28,9 @@ from .components import (
 from .config import ModelConfig
 from .family import LOCAL_ROTARY, ROTARY, Weights
 from .graph import GraphBuilder
-from .manifest import EXPERTS_INPUT
+from .interface import EXPERTS_INPUT
 from .moe import PROJECTIONS, ExpertNames, expert_specs, shared_expert, sparse_mlp
+from .sublayers import attention_layers, mlp_layers, split_sublayer
 from .tensors import Role, StoredTensor, TensorSpec
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -102,23 +103,25 @@ class Decoder:
         start: int,
         stop: int,
     ) -> ir.Value:
-        pos = Positions.declare(g) if any(index % 2 == 0 for index in range(start, stop)) else None
+        sublayers = range(start, stop)
+        pos = Positions.declare(g) if attention_layers(sublayers) else None
         sparse = () if config.moe is None else config.moe.layers
         experts = None
-        if any(index % 2 and index // 2 in sparse for index in range(start, stop)):
+        if not set(sparse).isdisjoint(mlp_layers(sublayers)):
             experts = g.input(EXPERTS_INPUT, INT64, [1])
         residual = Residual(hidden)
-        for index in range(start, stop):
-            layer = f"model.layers.{index // 2}"
-            norms = self.mlp if index % 2 else self.attention
+        for index in sublayers:
+            number, is_mlp = split_sublayer(index)
+            layer = f"model.layers.{number}"
+            norms = self.mlp if is_mlp else self.attention
             x, residual = self._enter(g, config, weights, residual, layer, norms.before)
-            if pos is not None and index % 2 == 0:
-                update = _attention(config, weights, index // 2).apply(g, kernels, x, pos)
-            elif config.moe is not None and experts is not None and index // 2 in sparse:
-                moe = sparse_mlp(config.moe, weights, index // 2, config.activation)
+            if pos is not None and not is_mlp:
+                update = _attention(config, weights, number).apply(g, kernels, x, pos)
+            elif config.moe is not None and experts is not None and number in sparse:
+                moe = sparse_mlp(config.moe, weights, number, config.activation)
                 update = moe.apply(g, kernels, x, experts)
             else:
-                update = kernels.gated_mlp(g, _mlp(config, weights, index // 2), x)
+                update = kernels.gated_mlp(g, _mlp(config, weights, number), x)
             if norms.after is not None:
                 update = rms_norm(g, update, weights[f"{layer}.{norms.after}.weight"], config.rms_norm_eps)
             residual = residual.add(g, scaled(g, update, config.residual_multiplier))

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import ArtifactError
 from .config import ModelConfig
+from .sublayers import attention_layers, first_sublayer, layer_sublayers, mlp_layers
 
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
@@ -29,12 +30,6 @@ KERNEL_LAYOUTS = {"selfspec-kernels": 1}
 
 EXPERTS_OPERATOR = "SparseMLPTiles"
 """What a kernel library needs for a model with experts; older ones lack it."""
-
-EXPERTS_INPUT = "experts_per_token"
-"""Graph input of every block with experts, int64 [1]: how many of a row's best experts run."""
-
-SELECTED_OUTPUT = "selected_experts."
-"""Before a layer's number: graph output, int32 [1, rows, k]: a row's experts, best first, -1 behind them."""
 
 MAX_REASON = 400
 """Characters of the sentence that says why an artifact's kernels were chosen."""
@@ -69,6 +64,31 @@ class Unit:
     graph: str
     start: int
     stop: int
+
+    @property
+    def sublayers(self) -> range:
+        return range(self.start, self.stop)
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """Layers whose attention is in it."""
+        return attention_layers(self.sublayers)
+
+    @property
+    def mlp_layers(self) -> tuple[int, ...]:
+        """Layers whose MLP, or experts, are in it."""
+        return mlp_layers(self.sublayers)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers of which it has any sublayer."""
+        return tuple(sorted({*self.attention_layers, *self.mlp_layers}))
+
+    @classmethod
+    def of_layers(cls, graph: str, start: int, stop: int) -> Unit:
+        """Whole layers ``start`` to ``stop - 1``."""
+        sublayers = layer_sublayers(start, stop)
+        return cls(graph, sublayers.start, sublayers.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +262,8 @@ def _check(manifest: Manifest) -> None:
     cuts = [0, *(u.stop for u in manifest.units)]
     _demand([u.start for u in manifest.units] == cuts[:-1], "block graphs leave gaps or overlap")
     _demand(all(a < b for a, b in itertools.pairwise(cuts)), "a block graph is empty")
-    _demand(cuts[-1] == 2 * manifest.model.num_layers, "block graphs do not cover every layer")
-    _demand({2 * k for k in manifest.exit_layers} <= {*cuts[1:-1]}, "an exit layer is not a cut")
+    _demand(cuts[-1] == first_sublayer(manifest.model.num_layers), "block graphs do not cover every layer")
+    _demand({*map(first_sublayer, manifest.exit_layers)} <= {*cuts[1:-1]}, "an exit layer is not a cut")
     _demand(list(manifest.exit_layers) == sorted(set(manifest.exit_layers)), "exit layers are out of order")
     _demand(len({*graphs, WEIGHTS_NAME}) == len(graphs) + 1, "a graph is named twice")
     _demand(manifest.files[WEIGHTS_NAME].size >= _least_weights(manifest), f"{WEIGHTS_NAME} is too small for the model")

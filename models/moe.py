@@ -15,7 +15,7 @@ import onnx_ir as ir
 from .components import INT32, GatedMLP, Kernels
 from .config import MoEConfig
 from .graph import GraphBuilder
-from .manifest import SELECTED_OUTPUT
+from .interface import selected_name
 from .tensors import Role, StoredTensor, TensorSpec
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class SparseMLP:
     def apply(self, g: GraphBuilder, kernels: Kernels, x: ir.Value, experts_per_token: ir.Value) -> ir.Value:
         """[1, T, d] → [1, T, d]; the graph also tells which experts ran."""
         update, selected = kernels.sparse_mlp(g, self, x, experts_per_token)
-        g.output(f"{SELECTED_OUTPUT}{self.layer}", selected, [1, "rows", self.experts_per_token], INT32)
+        g.output(selected_name(self.layer), selected, [1, "rows", self.experts_per_token], INT32)
         return update if self.shared is None else g.op("Add", [update, kernels.gated_mlp(g, self.shared, x)])
 
 

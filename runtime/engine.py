@@ -49,18 +49,18 @@ def decode(
     stopped = first in eos
     while left > 0 and not stopped:
         started = time.perf_counter()
-        conversation.stack.touched.clear()
         limit = min(left - 1, MAX_DRAFT_TOKENS)
-        draft = drafter.propose(conversation, limit)
-        _check_draft(draft, limit, conversation.config.vocab_size)
-        rows = conversation.stack.logit_rows(_target_hidden(conversation, draft))
+        with conversation.stack.watch_experts() as ran:
+            draft = drafter.propose(conversation, limit)
+            _check_draft(draft, limit, conversation.config.vocab_size)
+            rows = conversation.stack.logit_rows(_target_hidden(conversation, draft))
         verdict = _verify(draft, rows, sampling, len(conversation.tokens), penalties)
         tokens, stopped = _until_stop(verdict.tokens, eos)
         _commit(conversation, tokens)
         penalties = penalties.after(tokens)
         accepted = min(verdict.num_accepted, len(tokens))
         seconds = time.perf_counter() - started
-        experts = sum(map(len, conversation.stack.touched.values()))
+        experts = sum(map(len, ran.values()))
         result = Round(tokens, len(draft.tokens), accepted, seconds, _logprobs(rows, tokens, num_logprobs), experts)
         drafter.observe(result)
         left -= len(tokens)

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..models.config import ModelConfig
+from ..models.sublayers import split_sublayer
 from .conversation import Conversation
 from .sessions import Sessions
 from .stack import AS_THEY_COME, MOST_ROWS, Floats, Passes, Plan
@@ -80,11 +81,11 @@ def _kinds(sessions: Sessions, config: ModelConfig) -> list[Plan]:
     found: dict[tuple[bool, ...], Plan] = {}
     sparse = () if config.moe is None else config.moe.layers
     for unit in sorted(sessions.artifact.manifest.units, key=lambda unit: unit.stop - unit.start):
-        for layer, is_mlp in (divmod(index, 2) for index in range(unit.start, unit.stop)):
+        for layer, is_mlp in map(split_sublayer, unit.sublayers):
             if is_mlp and layer not in sparse:
                 continue
             kind = (True,) if is_mlp else (layer in config.sliding_layers, layer in config.nope_layers)
-            found.setdefault(kind, Plan(tuple(range(unit.start, unit.stop))))
+            found.setdefault(kind, Plan(tuple(unit.sublayers)))
     return list(dict.fromkeys(found.values()))
 
 

@@ -11,7 +11,18 @@ import threading
 import onnxruntime as ort
 
 from ..errors import ArtifactError, RuntimeSetupError
-from ..models.manifest import EXPERTS_INPUT, SELECTED_OUTPUT, WEIGHTS_NAME, Manifest
+from ..models.interface import (
+    EXPERTS_INPUT,
+    HIDDEN,
+    HIDDEN_OUT,
+    INPUT_IDS,
+    SEQLENS_K,
+    TOTAL_SEQUENCE_LENGTH,
+    kv_names,
+    logits_name,
+    selected_name,
+)
+from ..models.manifest import WEIGHTS_NAME, Manifest
 from .artifact import Artifact
 from .external_data import check_external_data
 from .kernels import kernel_library
@@ -32,26 +43,24 @@ def expected_interfaces(manifest: Manifest) -> dict[str, tuple[Shapes, Shapes]]:
     config, head = manifest.model, manifest.head
     hidden = (1, None, config.hidden_size)
     interfaces: dict[str, tuple[Shapes, Shapes]] = {
-        manifest.embed_graph: ({"input_ids": (1, None)}, {"hidden_out": hidden})
+        manifest.embed_graph: ({INPUT_IDS: (1, None)}, {HIDDEN_OUT: hidden})
     }
     for unit in manifest.units:
-        inputs: Shapes = {"hidden": hidden}
-        outputs: Shapes = {"hidden_out": hidden}
-        layers = [index // 2 for index in range(unit.start, unit.stop) if index % 2 == 0]
-        for key in (f"{layer}.{part}" for layer in layers for part in ("key", "value")):
-            buffer = (1, config.num_kv_heads, None, config.head_dim)
-            inputs[f"past_key_values.{key}"] = outputs[f"present.{key}"] = buffer
-        if layers:
-            inputs |= {"seqlens_k": (1,), "total_sequence_length": (1,)}
+        inputs: Shapes = {HIDDEN: hidden}
+        outputs: Shapes = {HIDDEN_OUT: hidden}
+        for past, present in (names for layer in unit.attention_layers for names in kv_names(layer)):
+            inputs[past] = outputs[present] = (1, config.num_kv_heads, None, config.head_dim)
+        if unit.attention_layers:
+            inputs |= {SEQLENS_K: (1,), TOTAL_SEQUENCE_LENGTH: (1,)}
         if config.moe is not None:
-            sparse = [i // 2 for i in range(unit.start, unit.stop) if i % 2 and i // 2 in config.moe.layers]
-            outputs |= {f"{SELECTED_OUTPUT}{i}": (1, None, config.moe.experts_per_token) for i in sparse}
+            sparse = [layer for layer in unit.mlp_layers if layer in config.moe.layers]
+            outputs |= {selected_name(layer): (1, None, config.moe.experts_per_token) for layer in sparse}
             inputs |= {EXPERTS_INPUT: (1,)} if sparse else {}
         interfaces[unit.graph] = (inputs, outputs)
     for graph, ranges in ((head.hot_graph, head.hot_ranges), (head.rest_graph, head.rest_ranges)):
         if graph is not None:
-            logits: Shapes = {f"logits.{i}": (1, None, b - a) for i, (a, b) in enumerate(ranges)}
-            interfaces[graph] = ({"hidden": hidden}, logits)
+            logits: Shapes = {logits_name(i): (1, None, b - a) for i, (a, b) in enumerate(ranges)}
+            interfaces[graph] = ({HIDDEN: hidden}, logits)
     return interfaces
 
 

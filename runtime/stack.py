@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,7 +13,19 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from ..errors import ArtifactError, UsageError
-from ..models.manifest import EXPERTS_INPUT, PAD_ROWS, SELECTED_OUTPUT, Unit
+from ..models.interface import (
+    EXPERTS_INPUT,
+    HIDDEN,
+    HIDDEN_OUT,
+    INPUT_IDS,
+    SEQLENS_K,
+    TOTAL_SEQUENCE_LENGTH,
+    kv_names,
+    logits_name,
+    selected_name,
+)
+from ..models.manifest import PAD_ROWS, Unit
+from ..models.sublayers import layer_sublayers, split_sublayer
 from .arrays import Floats as Floats
 from .arrays import Ids as Ids
 from .kvcache import KVCache
@@ -35,7 +49,7 @@ class Plan:
     @classmethod
     def layers(cls, start: int, stop: int, experts: int | None = None) -> Plan:
         """Whole layers ``start`` to ``stop - 1``."""
-        return cls(tuple(range(2 * start, 2 * stop)), experts)
+        return cls(tuple(layer_sublayers(start, stop)), experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +127,25 @@ class _Pass:
             raise ArtifactError(f"a graph of this artifact cannot run ({error}); export the model again.") from error
 
 
+HeadParts = list[tuple[str, tuple[tuple[int, int], ...]]]
+"""Graphs of a head, each with the columns of the whole that its outputs fill."""
+
+
+@dataclass(frozen=True, slots=True)
+class _DraftHead:
+    """A head that drafts: its graphs, and column → token id."""
+
+    parts: HeadParts
+    ids: Ids
+
+    @classmethod
+    def over(cls, graph: str, ranges: tuple[tuple[int, int], ...]) -> _DraftHead:
+        """One graph whose logits stand side by side."""
+        edges = np.cumsum([0, *(stop - start for start, stop in ranges)]).tolist()
+        ids = np.concatenate([np.arange(start, stop) for start, stop in ranges])
+        return cls([(graph, tuple(itertools.pairwise(edges)))], ids)
+
+
 class Stack:
     """The model's graphs over one conversation's KV cache and scratch.
 
@@ -133,21 +166,19 @@ class Stack:
         moe = self._manifest.model.moe
         self._most_experts = 0 if moe is None else moe.experts_per_token
         self._experts = np.zeros(1, dtype=np.int64)
-        self.touched: dict[int, set[int]] = {}
-        """Layer → its experts that have run since this was last emptied."""
+        self._watched: dict[int, set[int]] | None = None
+        self._units = {unit.graph: unit for unit in self._manifest.units}
         self._routes: dict[Plan, tuple[Unit, ...]] = {}
-        self.hot_ids: Ids = np.concatenate([np.arange(a, b) for a, b in self._manifest.head.hot_ranges])
+        self._heads: dict[str, _DraftHead] = {}
+        self.hot_ids = self.draft_ids("hot")
         """Column of ``hot_logits`` → token id."""
-        self._all_ids: Ids = np.arange(self._manifest.model.vocab_size)
-        edges = np.cumsum([0, *(b - a for a, b in self._manifest.head.hot_ranges)]).tolist()
-        self._hot_columns = tuple(itertools.pairwise(edges))
 
     def embed(self, ids: Ids) -> Floats:
         """[n] token ids → [n, d]."""
         bound = self._pass(self._manifest.embed_graph, self._split.rows(len(ids)))
-        bound.arrays["input_ids"][0, : len(ids)] = ids
+        bound.arrays[INPUT_IDS][0, : len(ids)] = ids
         bound.run()
-        return _rows_of(bound.arrays["hidden_out"], len(ids))
+        return _rows_of(bound.arrays[HIDDEN_OUT], len(ids))
 
     def run(self, plan: Plan, hidden: Floats, position: int) -> Floats:
         """Run ``plan`` on rows at ``position``, ``position + 1``, ...; [n, d] → [n, d]. Writes their KV rows.
@@ -169,31 +200,37 @@ class Stack:
         ]
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
+    @contextlib.contextmanager
+    def watch_experts(self) -> Iterator[Mapping[int, Set[int]]]:
+        """Layer → its experts that have run since the ``with`` block began; empty for a model without experts."""
+        outer, ran = self._watched, dict[int, set[int]]()
+        self._watched = ran
+        try:
+            yield ran
+        finally:
+            self._watched = outer
+            if outer is not None:  # a block inside a block: both are told
+                for layer, experts in ran.items():
+                    outer.setdefault(layer, set()).update(experts)
+
     def _run_pass(self, route: tuple[Unit, ...], hidden: Floats, position: int) -> Floats:
         n = len(hidden)
         rows = self._split.rows(n)
         self._seqlens_k[0], self._total[0] = position + rows - 1, position + rows
         for unit in route:
             bound = self._pass(unit.graph, rows)
-            bound.arrays["hidden"][0, :n] = hidden
+            bound.arrays[HIDDEN][0, :n] = hidden
             bound.run()
-            for layer, selected in bound.selected.items():
-                ran = selected[0, :rows]  # those of padding are read too
-                self.touched.setdefault(layer, set()).update(ran[ran >= 0].tolist())
-            hidden = bound.arrays["hidden_out"][0, :n]  # type: ignore[assignment]
+            if self._watched is not None:
+                for layer, selected in bound.selected.items():
+                    ran = selected[0, :rows]  # those of padding are read too
+                    self._watched.setdefault(layer, set()).update(ran[ran >= 0].tolist())
+            hidden = bound.arrays[HIDDEN_OUT][0, :n]  # type: ignore[assignment]
         return hidden.copy()
 
     def hot_logits(self, hidden: Floats) -> Floats:
         """[n, d] → [n, hot vocabulary size]; ``hot_ids`` maps columns to token ids."""
-        return self._head(hidden, [(self._manifest.head.hot_graph, self._hot_columns)], len(self.hot_ids)).whole()
-
-    def draft_logits(self, head: str, hidden: Floats) -> Floats:
-        """[n, d] → [n, size of the head]; :meth:`draft_ids` maps columns to token ids."""
-        return self.hot_logits(hidden) if head == "hot" else self.logits(hidden)
-
-    def draft_ids(self, head: str) -> Ids:
-        """Column of :meth:`draft_logits` → token id."""
-        return self.hot_ids if head == "hot" else self._all_ids
+        return self.draft_logits("hot", hidden)
 
     def logits(self, hidden: Floats) -> Floats:
         """[n, d] → [n, vocabulary size]."""
@@ -201,20 +238,50 @@ class Stack:
 
     def logit_rows(self, hidden: Floats) -> HeadOutput:
         """The same, to be looked at before anything else is asked of the head."""
-        head = self._manifest.head
-        parts = [(head.hot_graph, head.hot_ranges)]
-        if head.rest_graph is not None:
-            parts.append((head.rest_graph, head.rest_ranges))
-        return self._head(hidden, parts, self._manifest.model.vocab_size)
+        full = self._draft_head("full")
+        return self._head(hidden, full.parts, len(full.ids))
 
-    def _head(self, hidden: Floats, parts: list[tuple[str, tuple[tuple[int, int], ...]]], width: int) -> HeadOutput:
+    def draft_logits(self, head: str, hidden: Floats) -> Floats:
+        """[n, d] → [n, ids of the head], by the head that :meth:`draft_ids` describes.
+
+        Raises:
+            UsageError: this artifact has no head of that name.
+        """
+        found = self._draft_head(head)
+        return self._head(hidden, found.parts, len(found.ids)).whole()
+
+    def draft_ids(self, head: str) -> Ids:
+        """Column of :meth:`draft_logits` → token id, where ``head`` is "full", "hot" (the first part of the full head,
+        the ids that are likeliest) or the name of a draft head that the manifest lists.
+
+        Raises:
+            UsageError: this artifact has no head of that name.
+        """
+        return self._draft_head(head).ids
+
+    def _draft_head(self, name: str) -> _DraftHead:
+        if name not in self._heads:
+            self._heads[name] = self._described(name)
+        return self._heads[name]
+
+    def _described(self, name: str) -> _DraftHead:
+        head = self._manifest.head
+        if name == "hot":
+            return _DraftHead.over(head.hot_graph, head.hot_ranges)
+        if name == "full":
+            parts = [(head.hot_graph, head.hot_ranges)]
+            parts += [] if head.rest_graph is None else [(head.rest_graph, head.rest_ranges)]
+            return _DraftHead(parts, np.arange(self._manifest.model.vocab_size))
+        raise UsageError(f"there is no head {name!r} in this artifact; it has hot and full.", "head")
+
+    def _head(self, hidden: Floats, parts: HeadParts, width: int) -> HeadOutput:
         n, found = len(hidden), list[tuple[slice, Floats]]()
         for graph, columns in parts:
             bound = self._pass(graph, self._split.rows(n))
-            bound.arrays["hidden"][0, :n] = hidden
+            bound.arrays[HIDDEN][0, :n] = hidden
             bound.run()
             found += [
-                (slice(start, stop), cast("Floats", bound.arrays[f"logits.{index}"][0, :n]))
+                (slice(start, stop), cast("Floats", bound.arrays[logits_name(index)][0, :n]))
                 for index, (start, stop) in enumerate(columns)
             ]
         return HeadOutput(found, width)
@@ -224,10 +291,10 @@ class Stack:
             if plan.experts is not None and not 1 <= plan.experts <= self._most_experts:
                 raise UsageError(f"a pass with {plan.experts} experts a token: this model has {self._most_experts}.")
             wanted = set(plan.sublayers)
-            route = tuple(u for u in self._manifest.units if wanted.issuperset(range(u.start, u.stop)))
-            covered = {i for u in route for i in range(u.start, u.stop)}
+            route = tuple(u for u in self._manifest.units if wanted.issuperset(u.sublayers))
+            covered = {i for u in route for i in u.sublayers}
             if covered != wanted:
-                cuts = ", ".join(str(u.stop // 2) for u in self._manifest.units[:-1])
+                cuts = ", ".join(str(split_sublayer(u.stop)[0]) for u in self._manifest.units[:-1])
                 raise UsageError(
                     f"sublayer {min(wanted - covered)} cannot run alone: this artifact is cut after layers {cuts}. "
                     "Export with other exit layers, or with selfspec-export --blocks sublayer."
@@ -245,31 +312,40 @@ class Stack:
         return self._bound[key]
 
     def _bind(self, graph: str, rows: int) -> _Pass:
-        session = self._sessions.get(graph)
+        session, unit = self._sessions.get(graph), self._units.get(graph)
         bound = _Pass(session)
+        one: dict[str, NDArray[Any]] = {
+            SEQLENS_K: self._seqlens_k, TOTAL_SEQUENCE_LENGTH: self._total, EXPERTS_INPUT: self._experts,
+        }  # fmt: skip
+        buffers = {} if unit is None else self._buffers(unit)
+        selecting = {} if unit is None else {selected_name(layer): layer for layer in unit.mlp_layers}
         for node in session.get_inputs():
-            if node.name.startswith("past_key_values."):
-                layer, part = node.name.split(".")[1:]
-                value = self._kv.key(int(layer)) if part == "key" else self._kv.value(int(layer))
-                bound.bind_in_place(node.name, f"present.{layer}.{part}", value)
-            elif node.name == "seqlens_k":
-                bound.bind_input(node.name, self._seqlens_k)
-            elif node.name == "total_sequence_length":
-                bound.bind_input(node.name, self._total)
-            elif node.name == EXPERTS_INPUT:
-                bound.bind_input(node.name, self._experts)
-            elif node.name == "input_ids":
+            if node.name in buffers:
+                bound.bind_in_place(node.name, *buffers[node.name])
+            elif node.name in one:
+                bound.bind_input(node.name, one[node.name])
+            elif node.name == INPUT_IDS:
                 bound.bind_input(node.name, np.zeros((1, rows), dtype=np.int64))
             else:
                 bound.bind_input(node.name, self._rows(graph, node.name, rows, node.shape[-1]))
+        presents = {present for present, _ in buffers.values()}
         for node in session.get_outputs():
-            if node.name.startswith(SELECTED_OUTPUT):
+            if node.name in selecting:
                 selected = self._rows(graph, node.name, rows, node.shape[-1], np.int32)
                 bound.bind_output(node.name, selected)
-                bound.selected[int(node.name.removeprefix(SELECTED_OUTPUT))] = selected
-            elif not node.name.startswith("present."):
+                bound.selected[selecting[node.name]] = selected
+            elif node.name not in presents:
                 bound.bind_output(node.name, self._rows(graph, node.name, rows, node.shape[-1]))
         return bound
+
+    def _buffers(self, unit: Unit) -> dict[str, tuple[str, ort.OrtValue]]:
+        """Graph input → (graph output, buffer) of every key and value."""
+        found = {}
+        for layer in unit.attention_layers:
+            names = kv_names(layer)
+            for (past, present), value in zip(names, (self._kv.key(layer), self._kv.value(layer)), strict=True):
+                found[past] = (present, value)
+        return found
 
     def _rows(self, graph: str, name: str, rows: int, width: int, dtype: type[np.generic] = np.float32) -> NDArray[Any]:
         """[1, rows, width] for one input or output. Passes of any number of rows share the memory, since one runs at a

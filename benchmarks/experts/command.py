@@ -182,13 +182,15 @@ def beside(sparse: Model, dense: Model) -> dict[str, Any]:
     notify_stderr("plain steps beside the dense model's ...")
     models = {"sparse": sparse, "dense": dense}
     conversations = {name: model.conversation() for name, model in models.items()}
-    times = alternate({name: _steps(conversation) for name, conversation in conversations.items()}, _ROUNDS)
+    steps = {name: _steps(conversation) for name, conversation in conversations.items()}
+    times = alternate(steps, _ROUNDS)
     interval = resampled_interval([times["sparse"]], [times["dense"]])
     found = {f"{name}_ms": median_ms(seconds) / _BLOCK for name, seconds in times.items()}
     found |= {f"{name}_bytes": works(model.artifact).step.weight_bytes for name, model in models.items()}
-    touched = conversations["sparse"].stack.touched.values()  # by the last block
+    with conversations["sparse"].stack.watch_experts() as touched:
+        steps["sparse"]()
     return found | {
-        "touched": statistics.fmean(map(len, touched)),
+        "touched": statistics.fmean(map(len, touched.values())),
         "dense": dense.artifact.manifest.name,
         "low": None if interval is None else interval.low,
         "high": None if interval is None else interval.high,
@@ -204,7 +206,6 @@ def _steps(conversation: Conversation) -> Callable[[], object]:
     conversation.prefill(random.integers(0, vocab, _CONTEXT).tolist())
 
     def run() -> object:
-        stack.touched.clear()
         for i, token in enumerate(random.integers(0, vocab, (_BLOCK, 1))):
             stack.logits(stack.run(conversation.full_plan, stack.embed(token), _CONTEXT + i)).argmax()
         return None

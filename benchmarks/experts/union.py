@@ -45,9 +45,13 @@ def own_text(model: Model, prompt: Sequence[int], count: int, sampling: Sampling
     logits = conversation.prefill(prompt)
     rounds = decode(conversation, logits, NoDrafter(), sampling, count, model.codec.eos_token_ids)
     answer, touched = list(next(rounds).tokens), list[Touched]()
-    for found in rounds:
+    while True:
+        with conversation.stack.watch_experts() as ran:
+            found = next(rounds, None)
+        if found is None:
+            break
         answer += found.tokens
-        touched.append({layer: frozenset(experts) for layer, experts in conversation.stack.touched.items()})
+        touched.append({layer: frozenset(experts) for layer, experts in ran.items()})
     return OwnText(tuple(prompt), tuple(answer), tuple(touched))
 
 

@@ -12,6 +12,15 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from selfspec.models.interface import (
+    HIDDEN,
+    HIDDEN_OUT,
+    INPUT_IDS,
+    SEQLENS_K,
+    TOTAL_SEQUENCE_LENGTH,
+    is_logits,
+    kv_names,
+)
 from selfspec.models.manifest import PAD_ROWS
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.model import Model, load
@@ -39,12 +48,12 @@ def fused_model(model: Model) -> onnx.ModelProto:
 
 def _append(fused: onnx.GraphProto, part: onnx.GraphProto, index: int, source: int, seen: set[str]) -> None:
     shared = {t.name for t in part.initializer} | {
-        v.name for v in [*part.input, *part.output] if not v.name.startswith(("hidden", "logits"))
+        v.name for v in [*part.input, *part.output] if v.name not in (HIDDEN, HIDDEN_OUT) and not is_logits(v.name)
     }
 
     def rename(name: str) -> str:
-        return name if not name or name in shared else f"hidden_{source}" if name == "hidden" else (
-            f"hidden_{index}" if name == "hidden_out" else f"{index}/{name}"
+        return name if not name or name in shared else f"hidden_{source}" if name == HIDDEN else (
+            f"hidden_{index}" if name == HIDDEN_OUT else f"{index}/{name}"
         )  # fmt: skip
 
     for node in part.node:
@@ -59,7 +68,7 @@ def _append(fused: onnx.GraphProto, part: onnx.GraphProto, index: int, source: i
             seen.add(tensor.name)
     for field in ("input", "output"):
         for value in getattr(part, field):
-            if not value.name.startswith("hidden") and value.name not in seen:
+            if value.name not in (HIDDEN, HIDDEN_OUT) and value.name not in seen:
                 copied = getattr(fused, field).add()
                 copied.CopyFrom(value)
                 copied.name = rename(value.name)
@@ -79,24 +88,24 @@ class Fused:
         self._config = model.artifact.manifest.model
         shape = (1, self._config.num_kv_heads, 2048 + PAD_ROWS, self._config.head_dim)
         self._kv = {
-            f"{layer}.{part}": ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
+            names: ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
             for layer in range(self._config.num_layers)
-            for part in ("key", "value")
+            for names in kv_names(layer)
         }
         self._outputs: list[np.ndarray] = []
 
     def bind(self, rows: int) -> ort.IOBinding:
         binding = self._session.io_binding()
         self.ids, self.last, self.total = np.zeros((1, rows), np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32)
-        inputs = {"input_ids": self.ids, "seqlens_k": self.last, "total_sequence_length": self.total}
+        inputs = {INPUT_IDS: self.ids, SEQLENS_K: self.last, TOTAL_SEQUENCE_LENGTH: self.total}
         for name, array in inputs.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-        for name, value in self._kv.items():
-            binding.bind_ortvalue_input(f"past_key_values.{name}", value)
-            binding.bind_ortvalue_output(f"present.{name}", value)
+        for (past, present), value in self._kv.items():
+            binding.bind_ortvalue_input(past, value)
+            binding.bind_ortvalue_output(present, value)
         self._outputs = []
         for node in self._session.get_outputs():
-            if not node.name.startswith("present"):
+            if is_logits(node.name):
                 self._outputs.append(np.zeros((1, rows, node.shape[-1]), np.float32))
                 binding.bind_ortvalue_output(node.name, ort.OrtValue.ortvalue_from_numpy(self._outputs[-1]))
         return binding

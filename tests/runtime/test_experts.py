@@ -138,8 +138,9 @@ def hidden_rows(toy: Toy, rows: int = ROWS, seed: int = 0) -> Floats:
 def run_experts(model: Model, layer: int, x: Floats, experts: int | None = None) -> tuple[Floats, set[int]]:
     """(what the layer's experts make of ``x``, those that ran)."""
     stack = Conversation(model.sessions).stack
-    out = stack.run(Plan((2 * layer + 1,), experts), x, 0)
-    return out, stack.touched[layer]
+    with stack.watch_experts() as ran:
+        out = stack.run(Plan((2 * layer + 1,), experts), x, 0)
+    return out, {*ran[layer]}
 
 
 def test_a_sublayer_computes_its_formula_with_every_number_of_experts(member: Toy, tools: Tools) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -118,7 +119,6 @@ class TableStack:
         self._table = table
         self._rows: dict[int, int] = {}
         self.hot_ids = table.hot_ids
-        self.touched: dict[int, set[int]] = {}
 
     def embed(self, ids: Ids) -> Floats:
         return np.asarray([[i, 0, 0] for i in ids], dtype=np.float32).reshape(len(ids), 3)
@@ -136,6 +136,9 @@ class TableStack:
         return np.asarray([self._row(int(position), int(depth)) for _, position, depth in hidden])
 
     logit_rows = logits
+
+    def watch_experts(self) -> AbstractContextManager[Mapping[int, Set[int]]]:
+        return nullcontext({})
 
     def hot_logits(self, hidden: Floats) -> Floats:
         return self.logits(hidden)[:, self.hot_ids]

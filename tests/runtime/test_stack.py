@@ -181,3 +181,17 @@ def test_prefill_shows_the_head_one_row_only(fp32: Toy, monkeypatch: pytest.Monk
     monkeypatch.setattr(conversation.stack, "logits", counted)
     conversation.prefill(fp32.prompt)
     assert seen == [1]
+
+
+def test_a_head_drafts_over_the_ids_that_it_names(toy: Toy) -> None:
+    """Would catch columns that are put at their token ids, or a hot head that runs the rest."""
+    stack = toy.conversation().stack
+    hidden = np.random.default_rng(0).standard_normal((3, toy.spec.hidden)).astype(np.float32)
+    full, hot, ids = stack.logits(hidden), stack.draft_logits("hot", hidden), stack.draft_ids("hot")
+    assert ids.tolist() == [i for a, b in toy.model.artifact.manifest.head.hot_ranges for i in range(a, b)]
+    assert np.array_equal(stack.draft_ids("full"), np.arange(toy.spec.vocab))
+    assert np.array_equal(stack.draft_logits("full", hidden), full)
+    assert np.array_equal(hot, full[:, ids])
+    for ask in (lambda: stack.draft_ids("warm"), lambda: stack.draft_logits("warm", hidden)):
+        with pytest.raises(UsageError, match=r"no head 'warm' .*hot.*full"):
+            ask()

@@ -13,6 +13,7 @@ from itertools import accumulate
 from ..errors import ArtifactError
 from ..models.config import ModelConfig
 from ..models.manifest import WEIGHTS_NAME
+from ..models.sublayers import first_sublayer
 from ..runtime.artifact import Artifact
 from ..runtime.external_data import Place, external_tensors
 
@@ -58,7 +59,7 @@ def works(artifact: Artifact, experts: int | None = None) -> Works:
     head, hot_head = row * model.vocab_size, row * sum(stop - start for start, stop in manifest.head.hot_ranges)
 
     def below(exit_layer: int) -> list[str]:
-        return [unit.graph for unit in manifest.units if unit.stop <= 2 * exit_layer]
+        return [unit.graph for unit in manifest.units if unit.stop <= first_sublayer(exit_layer)]
 
     return Works(
         step=Work(weight_bytes(artifact, [*below(model.num_layers), *whole], share), layers[-1] + head),

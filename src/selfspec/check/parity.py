@@ -140,14 +140,14 @@ def _block_error(
     tolerance: float,
 ) -> BlockError:
     """``experts``: layer → those of every row, of layers that have some and where they may differ."""
-    plan = Plan(tuple(range(unit.start, unit.stop)))
-    wanted = {layer: rows for layer, rows in experts.items() if 2 * layer + 1 in plan.sublayers}
+    plan = Plan(tuple(unit.sublayers))
+    wanted = {layer: rows for layer, rows in experts.items() if layer in unit.mlp_layers}
     same, outputs = np.ones(len(inputs), dtype=bool), list[Floats]()
     stack = Conversation(model.sessions).stack
     for i in range(len(inputs)):
-        stack.touched.clear()
-        outputs.append(stack.run(plan, inputs[i : i + 1], i))
-        same[i] = same[:i].all() and all(stack.touched[layer] == rows[i] for layer, rows in wanted.items())
+        with stack.watch_experts() as ran:
+            outputs.append(stack.run(plan, inputs[i : i + 1], i))
+        same[i] = same[:i].all() and all(ran[layer] == rows[i] for layer, rows in wanted.items())
     whole = Conversation(model.sessions).stack.run(plan, inputs, 0)
     return BlockError(
         Path(unit.graph).stem,

@@ -79,9 +79,9 @@ def test_a_union_is_what_a_pass_over_the_rows_touches(sparse: Toy) -> None:
     conversation = sparse.conversation()
     conversation.prefill([*text.prompt, *text.answer[:3]])
     stack, ids = conversation.stack, np.asarray(text.answer[3:8])
-    stack.touched.clear()
-    stack.run(conversation.full_plan, stack.embed(ids), conversation.kv.length)
-    counts = [len(experts) for experts in stack.touched.values()]
+    with stack.watch_experts() as ran:
+        stack.run(conversation.full_plan, stack.embed(ids), conversation.kv.length)
+    counts = [len(experts) for experts in ran.values()]
     assert union([text.touched[3:8]], 5) == pytest.approx(sum(counts) / len(counts))
 
 
