@@ -27,6 +27,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from selfspec import Model, load
+from selfspec.bench import machine
 from selfspec.export.artifact import ExportOptions, export_model
 from selfspec.export.source import open_model
 from selfspec.runtime.conversation import Conversation
@@ -462,6 +463,19 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     use_threads(THREADS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SELFSPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_look_at_the_bandwidth() -> Iterator[None]:
+    """A benchmark reads memory for seconds to learn how fast it is; no test of a benchmark needs to know."""
+    measured = machine.read_bandwidth
+
+    def short(threads: int, size: int, seconds: float) -> float:
+        return measured(threads, min(size, 2**20), min(seconds, 0.01))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "read_bandwidth", short)
         yield
 
 

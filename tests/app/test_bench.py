@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfspec.bench import command as module
 from selfspec.bench.command import BenchSettings, bench
-from selfspec.bench.machine import Machine, machine
 from selfspec.bench.prompts import Prompt
 from selfspec.bench.runs import Conditions, Contender, Proposal, TimedDrafter, run_generation, run_prefill, run_prompt
 from selfspec.cli.main import main
@@ -25,16 +23,6 @@ from selfspec.runtime.model import Model
 
 TEXT = "It is not the wind that worries me, it is not the wind that"
 SHORT = ["-t", "1", "-p", "16", "-n", "8", "-r", "2"]
-
-
-@pytest.fixture(autouse=True)
-def _short_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real loop, for a moment."""
-
-    def short(threads: int) -> Machine:
-        return machine(threads, seconds=0.01)
-
-    monkeypatch.setattr(module, "machine", short)
 
 
 @pytest.fixture

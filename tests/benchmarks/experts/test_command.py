@@ -58,8 +58,10 @@ def dense(make_toy: ToyMaker, tools: Tools) -> Toy:
 
 @pytest.mark.slow
 def test_a_toy_is_measured_beside_a_dense_one(
-    sparse: Toy, dense: Toy, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    sparse: Toy, dense: Toy, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(experts, "_GRID_REPEATS", 1)
+    monkeypatch.setattr(experts, "_AUTO_REPEATS", 1)
     output = tmp_path / "experts.json"
     arguments = ["--dense", str(dense.folder), "--prompts", "1", "--threads", "1", "-o", str(output)]
     assert experts.main([str(sparse.folder), *arguments]) == 0
