@@ -49,7 +49,7 @@ def _check(options: Options, manifest: Manifest) -> None:
     if options.layer is not None and options.layer not in known:
         raise UsageError(
             f"`exit_layer` {options.layer}: this artifact has exits {', '.join(map(str, known))} (the last one: all "
-            "layers and a short head); export again with other `exit_layers` to have others.",
+            "layers and a short head); export again with selfspec-export --exit-layers to have others.",
             parameter="exit_layer",
         )
     if options.experts is not None:

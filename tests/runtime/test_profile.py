@@ -276,6 +276,7 @@ def test_a_disturbed_measurement_is_taken_again(
     paths = dict.fromkeys(names, SAMPLE.paths["short"])
     calm = replace(SAMPLE, paths=paths)
     results = [replace(calm, step_seconds={1: 1.0, 2: 0.5}), calm]
+    monkeypatch.setattr("selfspec.runtime.model.falling_step", falling_step)
     monkeypatch.setattr("selfspec.runtime.model.measure", lambda *args: results.pop(0))
     assert loaded.profile() == calm == loaded.stored_profile()
     assert len(said) == 1
@@ -286,6 +287,7 @@ def test_a_measurement_that_stays_disturbed_is_used_told_and_not_kept(
 ) -> None:
     loaded, said = model
     busy = replace(SAMPLE, step_seconds={1: 1.0, 2: 0.5})
+    monkeypatch.setattr("selfspec.runtime.model.falling_step", falling_step)
     monkeypatch.setattr("selfspec.runtime.model.measure", lambda *args: busy)
     assert loaded.profile() == busy
     assert loaded.stored_profile() is None
