@@ -1,33 +1,29 @@
-"""A model's chat template: a stranger's program, run in jinja2's sandbox with what Hugging Face's environment offers.
+"""A model's chat template: messages → the text that the model was trained on.
 
-It runs when messages are put through it, and not when an artifact is opened. Bounded: what it writes, sums,
-products, powers, formats and recursion. Not bounded: time (loops in loops) and memory by other ways (``~``, filters);
-jinja2 offers no hold on them, so chat with a stranger's artifact only where you would run his program.
+It is an untrusted program and runs in a sandbox, when messages are put through it and not when an artifact is opened.
+Templates differ in the form of content that they read, and some leave out what they do not know. So every rendering is
+compared with what was said.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence, Sized
-from datetime import datetime
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-import jinja2
-from jinja2.ext import Extension
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.meta import TrackingCodeGenerator
 
-from ..errors import ArtifactError, UsageError
+from ..errors import ArtifactError, UsageError, unknown_name
+from .messages import FORMS, Message, as_text, checked, marked, said
+from .sandbox import Sandbox, bounded
 
-Message = Mapping[str, Any]
-"""``role`` and ``content``: a text, or a list of parts {"type": "text", "text": ...}."""
-
-_MAX_TEXT = 2**24  # characters that a template may write, or put together in one sum or product
-_MAX_BITS = 4096  # of a power
 _MAX_WORDS = 500  # characters of an error's own words
+_MAX_QUOTED = 40  # characters of a message that are quoted
+_GIVEN = ("messages", "tools", "add_generation_prompt")
 
 
 class ChatTemplate:
@@ -40,127 +36,152 @@ class ChatTemplate:
             ArtifactError: the source is no template.
         """
         self._special_tokens = dict(special_tokens)
-        environment = _Sandbox(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag],
-            optimized=False, finalize=_as_it_is,  # else jinja2 would compute constants when the artifact is opened
-        )  # fmt: skip
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-        environment.filters["tojson"] = _to_json
+        self._source = source
+        self._sandbox = Sandbox()
         try:
-            self._template = environment.from_string(source)
+            self._template = self._sandbox.from_string(source)
         except Exception as error:  # also what Python says of the code that jinja2 makes: RecursionError, SyntaxError
             raise ArtifactError(
                 f"{name} is no usable template ({_words(error)}); mend it in the checkpoint and export again."
             ) from error
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """Up to where the assistant's answer begins.
 
-        Raises:
-            UsageError: a message is none, or the template refuses these messages, fails or writes without end.
-        """
-        variables = self._special_tokens | {
-            "messages": [_plain(message) for message in messages],
-            "add_generation_prompt": True,
-            "tools": None,
-            "documents": None,
-        }
-        try:
-            return self._written(variables)
-        except Exception as error:  # it may raise anything
-            raise UsageError(f"the model's chat template refuses these messages ({_words(error)}).") from error
+        Content is tried as it was given, then as text, then as parts. The first form in which everything arrives that
+        user and system say is the one that the template reads.
 
-    def _written(self, variables: Mapping[str, Any]) -> str:
+        Args:
+            tools: JSON schemas of functions that the model may call.
+            variables: others that the template reads, such as ``enable_thinking``.
+
+        Raises:
+            UsageError: a message is none; the template refuses these messages, fails, writes without end, leaves out
+                what was said, or does not read ``tools`` or one of the ``variables``.
+        """
+        given = checked(messages)
+        others = {"documents": None, **self._checked(variables), "tools": _checked_tools(tools)}
+        lost: str | None = None
+        refused: Exception | None = None
+        for form in FORMS:
+            try:
+                written, missing = self._attempt([form(message) for message in given], others)
+            except Exception as error:  # it may raise anything
+                refused = error if form is as_text or refused is None else refused  # most templates read text
+                continue
+            if missing is None:
+                _check_tools_arrive(tools or (), written)
+                return written
+            lost = lost or _leaves_out(missing)
+        if lost is not None:
+            raise UsageError(lost, "messages")
+        words = "" if refused is None else _words(refused)
+        raise UsageError(f"the model's chat template refuses these messages ({words}).", "messages") from refused
+
+    def _attempt(self, messages: Sequence[Message], others: Mapping[str, Any]) -> tuple[str, Message | None]:
+        """The text that comes of ``messages`` in this form, and the first message of which something is missing.
+
+        A text arrives where a made-up word in its place can be found, and where some word of its own can. The first
+        tells it from what the template says by itself. The second is not asked for more, since some templates change
+        what is said: they take out switches (/no_think) and tags, trim and escape.
+        """
+        written = self._written(messages, others)
+        token = secrets.token_hex(8)
+        stand_ins, places = marked(messages, (f"q{token}{i}q" for i in itertools.count()))
+        try:
+            probe = self._written(stand_ins, others).casefold()
+        except Exception:  # it looks into what is said, and refuses the words
+            probe = "".join(places)
+        for word, (message, text) in places.items():
+            if word not in probe or not _occurs(text, written):
+                return written, message
+        return written, None
+
+    def _written(self, messages: Sequence[Message], others: Mapping[str, Any]) -> str:
+        variables = {**self._special_tokens, **others, "messages": messages, "add_generation_prompt": True}
         pieces, length = [], 0
-        for piece in self._template.generate(**variables):
-            length += _bounded(len(piece) + length) - length
+        for piece in self._template.generate(variables):
+            length += bounded(len(piece) + length) - length
             pieces.append(piece)
         return "".join(pieces)
 
+    @cached_property
+    def _reads(self) -> frozenset[str]:
+        """Variables that the template reads and does not make itself."""
+        tracker = TrackingCodeGenerator(self._sandbox)
+        tracker.optimizer = None  # it would compute constants
+        tracker.visit(self._sandbox.parse(self._source))
+        return frozenset(tracker.undeclared_identifiers)
 
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Refuses operators whose result would be unreasonably large."""
-
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        sizes = [len(side) if isinstance(side, Sized) else None for side in (left, right)]
-        if operator == "**" and isinstance(left, int) and isinstance(right, int):
-            _bounded(left.bit_length() * right, _MAX_BITS)
-        elif operator == "*" and isinstance(left, int) and isinstance(right, int):
-            _bounded(left.bit_length() + right.bit_length(), _MAX_BITS)
-        elif operator == "+" and None not in sizes:
-            _bounded(len(left) + len(right))
-        elif operator == "%" and isinstance(left, str):
-            for digits in re.findall(r"\d+", left):
-                _bounded(int(digits[:10]))
-        elif operator == "*":
-            for size, factor in zip(sizes, (right, left), strict=True):
-                if size is not None and isinstance(factor, int):
-                    _bounded(size * factor)
-        return super().call_binop(context, operator, left, right)
-
-
-@jinja2.pass_context
-def _as_it_is(context: Context, value: Any) -> Any:
-    """What is written, unchanged: that it depends on a context keeps jinja2 from writing it before there is one."""
-    return value
+    def _checked(self, variables: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if variables is None:
+            return {}
+        if not isinstance(variables, Mapping):
+            found = f"{type(variables).__name__}, where a mapping was expected, such as {{'enable_thinking': False}}"
+            raise UsageError(f"`chat_template_kwargs` is {found}.", "chat_template_kwargs")
+        taken = {*_GIVEN, *self._special_tokens, *self._sandbox.globals}
+        for name in variables:
+            if name in taken:
+                raise UsageError(
+                    f"`chat_template_kwargs` sets {name!r}, which the template has from elsewhere; leave it out.",
+                    "chat_template_kwargs",
+                )
+            if name not in self._reads:
+                known = self._reads - taken or {"none"}
+                words = unknown_name("variable of the model's chat template", str(name), known)
+                raise UsageError(words, "chat_template_kwargs")
+        return variables
 
 
-def _bounded(size: int, limit: int = _MAX_TEXT) -> int:
-    if size > limit:
-        raise jinja2.TemplateError("it makes more text than any prompt has")
-    return size
+def _checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> Sequence[Mapping[str, Any]] | None:
+    if not isinstance(tools, list | tuple | None):
+        raise UsageError(f"`tools` is {type(tools).__name__}, where a list of JSON schemas was expected.", "tools")
+    for tool in tools or ():
+        if not isinstance(tool, Mapping) or _tool_name(tool) is None:
+            raise UsageError(
+                '`tools`: a tool is a JSON schema with a name: {"type": "function", "function": {"name": ..., ...}}.',
+                "tools",
+            )
+    return tools or None
 
 
-def _plain(message: Message) -> Message:
-    """A list of text parts becomes one text, each on its own line as in vLLM: few templates know lists."""
-    if not isinstance(message, Mapping):
-        raise UsageError(f"a message is {type(message).__name__}, where a mapping with role and content was expected.")
-    if not isinstance(message.get("role"), str) or not {"content", "tool_calls"} & message.keys():
-        raise UsageError(f"a message has the keys {sorted(map(str, message))}; it needs a role and a content.")
-    content = message.get("content")
-    if content is None or isinstance(content, str):
-        return message
-    if not isinstance(content, list):
-        raise UsageError(f"a message's content is {type(content).__name__}, where text or a list of parts is expected.")
-    return {**message, "content": "\n".join(_part_text(part) for part in content)}
+def _tool_name(tool: Mapping[str, Any]) -> str | None:
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) and name else None
 
 
-def _part_text(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    text = part.get("text") if kind == "text" else None
-    if not isinstance(text, str):
-        raise UsageError(f"a message's content has a part of type {kind!r}; only parts of type 'text' can be read.")
-    return text
+def _check_tools_arrive(tools: Sequence[Mapping[str, Any]], written: str) -> None:
+    for tool in tools:
+        name = _tool_name(tool)
+        if name is not None and name not in written:
+            raise UsageError(
+                f"the model's chat template has no place for `tools`: {name!r} does not arrive, so the model would not "
+                "know of it; describe it in the system message.",
+                "tools",
+            )
+
+
+def _occurs(text: str, written: str) -> bool:
+    """Whether some word of ``text``, or all of it as JSON has it, stands in ``written``; switches are no words."""
+    words, found = re.findall(r"(?<![/\w])\w+", text.casefold()), written.casefold()
+    return not words or any(word in found for word in words) or json.dumps(text)[1:-1] in written
+
+
+def _leaves_out(message: Message) -> str:
+    text = " ".join(" ".join(said(message)).split())
+    shown = text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "..."
+    return (
+        f"the model's chat template leaves out what the {message['role']} message says ({shown!r}), so the model would "
+        "never read it; say it in another message or use raw text."
+    )
 
 
 def _words(error: Exception) -> str:
     """In one line: a template chooses them freely."""
     return " ".join(str(error).split())[:_MAX_WORDS]
-
-
-class _GenerationTag(Extension):
-    """``{% generation %}`` marks the assistant's words for training; here it only stands around them."""
-
-    tags = {"generation"}  # noqa: RUF012  (jinja2's own convention)
-
-    def parse(self, parser: Parser) -> list[Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """As Hugging Face's environment has it: jinja2's own escapes for HTML, which a model was never trained on."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> Any:
-    raise jinja2.TemplateError(message)

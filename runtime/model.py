@@ -5,14 +5,13 @@ from __future__ import annotations
 import operator
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from ..errors import RuntimeSetupError, UsageError, unknown_name
 from .artifact import Artifact, open_artifact
-from .chat_template import Message
 from .conversation import Conversation
 from .costs import Profile, falling_step
 from .drafters.base import Drafter
@@ -23,6 +22,7 @@ from .generation import Generation, Request, TokenStream
 from .lifetime import running
 from .logprobs import check_logprobs
 from .measure import measure
+from .messages import Message
 from .probe_texts import PROBE_TEXTS
 from .profile_store import load_profile, store_profile
 from .sampling import Sampling
@@ -34,6 +34,7 @@ from .threads import quota_warning
 
 DEFAULT_MAX_NEW_TOKENS = 256
 _MEASUREMENTS = 3  # at most, where a busy machine spoils them
+_SAID = ("prompt", "messages", "tools", "chat_template_kwargs")
 
 
 def notify_stderr(message: str) -> None:
@@ -102,12 +103,16 @@ class Model:
         prompt: str | None = None,
         *,
         messages: Sequence[Message] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> TokenStream:
         """Generate token by token.
 
         Args:
             prompt: raw text; or ``messages``: a chat, put through the model's own template.
+            tools: with messages: JSON schemas of functions that the model may call.
+            chat_template_kwargs: with messages: what else its template reads, such as {"enable_thinking": False}.
             options: see :class:`GenerationOptions`.
 
         Raises:
@@ -115,9 +120,9 @@ class Model:
             ContextLengthError: the prompt is longer than the context.
             RuntimeSetupError: ``exact`` is asked for where nothing makes kernels row-invariant.
         """
-        _refuse_unknown(options, {"prompt", "messages", *GenerationOptions.__optional_keys__})
+        _refuse_unknown(options, {*_SAID, *GenerationOptions.__optional_keys__})
         with running:
-            ids = self._encode(prompt, messages)
+            ids = self._encode(prompt, messages, tools, chat_template_kwargs)
         return self.stream_ids(ids, **options)
 
     def generate(
@@ -125,10 +130,14 @@ class Model:
         prompt: str | None = None,
         *,
         messages: Sequence[Message] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generation:
         """Generate to the end; arguments and errors as in :meth:`stream`."""
-        stream = self.stream(prompt, messages=messages, **options)
+        stream = self.stream(
+            prompt, messages=messages, tools=tools, chat_template_kwargs=chat_template_kwargs, **options
+        )
         for _ in stream:
             pass
         return stream.result
@@ -296,13 +305,22 @@ class Model:
     def _draft_context(self, conversation: Conversation) -> DraftContext:
         return DraftContext(self.artifact.manifest, self.profile, conversation.passes.min_rows, kinds())
 
-    def _encode(self, prompt: str | None, messages: Sequence[Message] | None) -> list[int]:
+    def _encode(
+        self,
+        prompt: str | None,
+        messages: Sequence[Message] | None,
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any] | None,
+    ) -> list[int]:
         if (prompt is None) == (messages is None):
             raise UsageError("give either `prompt` or `messages`, and not both.")
         if messages is not None:
             if not messages:
                 raise UsageError("`messages` is empty; give at least one message.", "messages")
-            return self.codec.encode_chat(messages)
+            return self.codec.encode_chat(messages, tools, variables)
+        for name, value in (("tools", tools), ("chat_template_kwargs", variables)):
+            if value is not None:
+                raise UsageError(f"`{name}` goes through the chat template, so it needs `messages`, no `prompt`.", name)
         if not prompt:
             raise UsageError("`prompt` is empty; give at least one character of text.", "prompt")
         return self.codec.encode(prompt)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from ..errors import ArtifactError, UsageError, foreign_errors
 from .artifact import Artifact
-from .chat_template import ChatTemplate, Message
+from .chat_template import ChatTemplate
+from .messages import Message
 
 _REPLACEMENT = "\ufffd"
 _TEMPLATE = "chat_template.jinja"
@@ -66,15 +68,23 @@ class TextCodec:
             ids.insert(0, self._bos)
         return ids
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Messages → ids, through the model's chat template, ending where the assistant's answer begins.
 
+        Args:
+            tools, variables: see :meth:`ChatTemplate.render`.
+
         Raises:
-            UsageError: the model has no template, or the template refuses these messages.
+            UsageError: the model has no template, or it cannot take these messages, tools or variables.
         """
         if self._template is None:
             raise UsageError("this model has no chat template; give `prompt`, raw text, and no `messages`.", "messages")
-        return self.encode(self._template.render(messages))
+        return self.encode(self._template.render(messages, tools, variables))
 
     @staticmethod
     def _chat_template(artifact: Artifact) -> ChatTemplate:

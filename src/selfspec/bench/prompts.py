@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown_name
-from ..runtime.chat_template import Message
+from ..runtime.messages import Message
 from ..runtime.text import TextCodec
 
 CATEGORIES = ("translation", "summarization", "qa", "math_reasoning", "rag", "mt_bench")

@@ -7,14 +7,14 @@ import contextlib
 import io
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO
 
 from ..errors import ContextLengthError, SelfSpecError, UsageError, unknown_name
-from ..runtime.chat_template import Message
 from ..runtime.generation import Generation, TokenStream
+from ..runtime.messages import Message
 from ..runtime.model import GenerationOptions, Model
-from .options import context_sentence, load_model, options_of, statistics_line
+from .options import context_sentence, load_model, options_of, statistics_line, template_arguments
 
 _COMMANDS = ("/exit", "/reset", "/stats")
 _LEAVE = "/exit or Ctrl-D leaves"
@@ -35,12 +35,14 @@ class History(Protocol):
 class Dialogue:
     """Messages, put through the model's chat template."""
 
-    def __init__(self, system: str | None = None) -> None:
+    def __init__(self, system: str | None = None, template: Mapping[str, Any] | None = None) -> None:
+        """Args: template: what else :meth:`Model.stream` takes for the template."""
+        self._template = dict(template or {})
         self._begin: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._begin)
 
     def request(self, text: str) -> dict[str, Any]:
-        return {"messages": [*self._messages, {"role": "user", "content": text}]}
+        return {"messages": [*self._messages, {"role": "user", "content": text}], **self._template}
 
     def record(self, text: str, answer: str) -> None:
         self._messages += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
@@ -185,6 +187,7 @@ def main(args: argparse.Namespace) -> None:
         raise UsageError(
             "this model has no chat template, so it was hardly trained to chat; with --raw it continues plain text."
         )
+    template = template_arguments(args, chat=not args.raw)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # started in the background, it would be ignored
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(
@@ -194,7 +197,7 @@ def main(args: argparse.Namespace) -> None:
     if interactive:
         with contextlib.suppress(ImportError):  # not on Windows: then without history and editing
             import readline  # noqa: F401
-    history: History = PlainText() if args.raw else Dialogue(args.system)
+    history: History = PlainText() if args.raw else Dialogue(args.system, template)
     chat = Chat(model, history, options_of(args), _read_terminal if interactive else input, sys.stdout, sys.stderr)
     if interactive:
         print(f"{model.artifact.manifest.name}: {', '.join(_COMMANDS)}; Ctrl-C stops an answer.", file=sys.stderr)

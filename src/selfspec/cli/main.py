@@ -26,6 +26,7 @@ from .options import (
     logprobs_of,
     options_of,
     statistics_line,
+    template_arguments,
 )
 from .output import carried, print_json
 
@@ -137,6 +138,7 @@ def _generate(args: argparse.Namespace) -> None:
     stream = model.stream(
         None if chat else prompt,
         messages=[{"role": "user", "content": prompt}] if chat else None,
+        **template_arguments(args, chat),
         **{**options_of(args), "logprobs": args.logprobs},
     )
     (_print_json if args.json else _print_text)(model, stream)

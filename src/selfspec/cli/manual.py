@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors
-from ..runtime.chat_template import Message
 from ..runtime.conversation import Conversation
 from ..runtime.drafters.base import Draft, Drafter, Prefix, Round
 from ..runtime.generation import Generation, Token, TokenStream
 from ..runtime.logprobs import TokenLogprobs
+from ..runtime.messages import Message
 from ..runtime.model import GenerationOptions, Model, load
 from ..runtime.sampling import Sampling
 from ..runtime.stats import Stats

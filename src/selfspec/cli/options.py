@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError
 from ..runtime.drafters.spec import grammar
 from ..runtime.generation import Generation
 from ..runtime.model import DEFAULT_MAX_NEW_TOKENS, GenerationOptions, Model, load, notify_stderr
@@ -28,6 +31,13 @@ def load_model(args: argparse.Namespace) -> Model:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Everything that :class:`GenerationOptions` has a command-line word for."""
     parser.add_argument("--raw", action="store_true", help="no chat template, even where the model has one")
+    parser.add_argument(
+        "--chat-template-kwargs", type=_json_object, metavar="JSON",
+        help="what the model's chat template reads beside the messages, such as '{\"enable_thinking\": false}'",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tools", type=Path, metavar="FILE", help="functions that the model may call: a JSON list of their schemas"
+    )
     parser.add_argument(
         "--draft", default="auto", metavar="NAME[:KEY=VALUE,...]", help=f"how to draft: {grammar()} (default: auto)"
     )
@@ -54,6 +64,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the same output bit for bit whatever drafts, at the price of padded passes",
     )
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is no JSON object, such as {{"enable_thinking": false}}')
+    return value
+
+
+def template_arguments(args: argparse.Namespace, chat: bool) -> dict[str, Any]:
+    """What is for the chat template, as :meth:`Model.stream` takes it.
+
+    Raises:
+        UsageError: there is something, and no chat template is used; or the tools cannot be read.
+    """
+    found = {"tools": _read_tools(args.tools), "chat_template_kwargs": args.chat_template_kwargs}
+    given = {name: value for name, value in found.items() if value is not None}
+    for name in given:
+        if not chat:
+            raise UsageError(f"`{name}` is for the model's chat template, and none is used here.", name)
+    return given
+
+
+def _read_tools(path: Path | None) -> Any:
+    if path is None:
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # UnicodeDecodeError too
+        raise UsageError(f"`tools` {path}: it is no JSON ({error}).", "tools") from error
 
 
 def options_of(args: argparse.Namespace) -> GenerationOptions:

@@ -16,8 +16,8 @@ from benchmarks.carve.checkpoint import read_mlp, write_checkpoint
 from benchmarks.carve.command import CarvedRow, Dense, Shape, carve, cut_layers, own_conversations, table
 from selfspec.errors import UnsupportedModelError, UsageError
 from selfspec.export.source import open_model
-from selfspec.runtime.chat_template import Message
 from selfspec.runtime.conversation import Conversation
+from selfspec.runtime.messages import Message
 
 if TYPE_CHECKING:
     from tests.conftest import Tools
