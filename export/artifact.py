@@ -42,7 +42,7 @@ from .layouts import BLOCK_SIZES, TileLayout
 from .vocabulary import coverage, split_head
 from .weights import PRECISIONS, WeightsWriter, check_tensors, settled_tie
 
-PARTITIONS = ("exits", "sublayer")
+PARTITIONS = ("exits", "sublayer", "both")
 LOW_COVERAGE = 0.85
 _MAX_ROTARY_BYTES = 2**30
 
@@ -136,6 +136,12 @@ def _write(
     strangers = without_rows(tokenizer, config.vocab_size, text.chat_template())
     precision = PRECISIONS[options.precision]
     chosen = choose_kernels(options.kernels, precision, options.block_size, specs)
+    if options.partition == "both" and chosen.facts is None:
+        raise UsageError(
+            "`partition` both needs native kernels, which read the weights in place: ONNX Runtime's would hold those "
+            "of overlapping blocks twice in memory; use `partition` exits or sublayer.",
+            "partition",
+        )
     layout = chosen.layout
     hot, rest = split_head(tokenizer.get_vocab(), config.vocab_size, options.hot_vocab, layout.tile_rows)
     with WeightsWriter(root / WEIGHTS_NAME, precision, layout) as writer:
@@ -161,8 +167,10 @@ def _write(
             embed_graph=embed_graph,
             units=units,
             head=head,
+            draft_heads=(),
             exit_layers=exits,
             tokenizer=facts,
+            weights=(WEIGHTS_NAME,),
             files={WEIGHTS_NAME: FileFacts(writer.size, writer.sha256())} | _small_files(root),
             producer={"selfspec": metadata.version("selfspec"), "onnx-ir": onnx_ir.__version__},
         )

@@ -27,7 +27,8 @@ def default_exit_layers(num_layers: int) -> tuple[int, ...]:
 
 
 def cut(num_layers: int, exit_layers: tuple[int, ...] | None, kind: str) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
-    """(block graphs, exit layers) of the partition ``kind``: 'exits' cuts at the exit layers, 'sublayer' everywhere.
+    """(block graphs, exit layers) of the partition ``kind``: 'exits' cuts at the exit layers, 'sublayer' everywhere,
+    and 'both' has the graphs of either, over the same weights, with the exits of the first.
 
     Raises:
         UsageError: an exit layer is not between 1 and ``num_layers - 1``.
@@ -35,7 +36,7 @@ def cut(num_layers: int, exit_layers: tuple[int, ...] | None, kind: str) -> tupl
     if kind == "sublayer":
         if exit_layers is not None:
             raise UsageError("`partition` sublayer makes every layer an exit; leave `exit_layers` out.", "exit_layers")
-        return tuple(map(_sublayer_unit, layer_sublayers(0, num_layers))), tuple(range(1, num_layers))
+        return _sublayer_units(num_layers), tuple(range(1, num_layers))
     exits = default_exit_layers(num_layers) if exit_layers is None else tuple(sorted(set(exit_layers)))
     for layer in exits:
         if not 0 < layer < num_layers:
@@ -44,7 +45,12 @@ def cut(num_layers: int, exit_layers: tuple[int, ...] | None, kind: str) -> tupl
             )
     edges = [0, *exits, num_layers]
     spans = itertools.pairwise(edges)
-    return tuple(Unit.of_layers(f"{_FOLDER}/block_{a:03d}_{b:03d}.onnx", a, b) for a, b in spans), exits
+    blocks = tuple(Unit.of_layers(f"{_FOLDER}/block_{a:03d}_{b:03d}.onnx", a, b) for a, b in spans)
+    return (blocks + _sublayer_units(num_layers) if kind == "both" else blocks), exits
+
+
+def _sublayer_units(num_layers: int) -> tuple[Unit, ...]:
+    return tuple(map(_sublayer_unit, layer_sublayers(0, num_layers)))
 
 
 def _sublayer_unit(index: int) -> Unit:

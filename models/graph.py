@@ -68,11 +68,11 @@ class GraphBuilder:
             return self.op("Constant", [], {"value_float": value})
         return self.op("Constant", [], {"value_ints": list(value)})
 
-    def weight(self, name: str, segment: Segment) -> ir.Value:
-        """A reference to bytes of weights.bin; the same name twice is the same value."""
+    def weight(self, name: str, segment: Segment, file: str = WEIGHTS_NAME) -> ir.Value:
+        """A reference to bytes of ``file``; the same name twice is the same value."""
         if name not in self._weights:
             tensor = ir.ExternalTensor(
-                WEIGHTS_NAME, segment.offset, segment.num_bytes, _DTYPES[segment.dtype],
+                file, segment.offset, segment.num_bytes, _DTYPES[segment.dtype],
                 shape=ir.Shape(segment.shape), name=name,
             )  # fmt: skip
             self._weights[name] = self._tape.initializer(tensor, name)

@@ -1,16 +1,14 @@
 """Where a graph file says that its weights lie, read before ONNX Runtime sees it.
 
 ONNX Runtime 1.32 refuses places outside the artifact's folder by itself, but takes any file inside it. Here every
-reference must be to weights.bin, with an offset and a length that lie in it. A walk over the few protobuf messages of
-ONNX (onnx.proto3) that lead to a tensor; everything else is skipped.
+reference must be to a file that the manifest lists as weights, with an offset and a length that lie in it. A
+walk over the few protobuf messages of ONNX (onnx.proto3) that lead to a tensor; everything else is skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-from ..models.manifest import WEIGHTS_NAME
 
 _MAX_DEPTH = 32
 _MAX_FIELD = 2**31  # protobuf's own limit on a length
@@ -28,47 +26,48 @@ _NAME, _EXTERNAL_DATA, _DATA_LOCATION = 8, 13, 14  # fields of a TensorProto
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
-def check_external_data(graph: bytes, weights_size: int) -> None:
-    """Every tensor that lies outside ``graph`` lies in weights.bin.
+def check_external_data(graph: bytes, weights: Mapping[str, int]) -> None:
+    """Every tensor that lies outside ``graph`` lies in one of ``weights``, file → bytes.
 
     Raises:
         ValueError: one does not, or ``graph`` is no protobuf message; says what was found.
     """
-    for _ in external_tensors(graph, weights_size):
+    for _ in external_tensors(graph, weights):
         pass
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor's bytes lie in weights.bin. ``name`` is what its graph calls it, and promises nothing."""
+    """Where a tensor's bytes lie, and in which file. ``name`` is what its graph calls it, and promises nothing."""
 
     name: str
+    file: str
     offset: int
     length: int
 
 
-def external_tensors(graph: bytes, weights_size: int) -> Iterator[Place]:
-    """Every tensor that lies in weights.bin, each checked.
+def external_tensors(graph: bytes, weights: Mapping[str, int]) -> Iterator[Place]:
+    """Every tensor that lies outside ``graph``, each checked.
 
     Raises:
         ValueError: as :func:`check_external_data`.
     """
-    return _walk(memoryview(graph), "Model", weights_size, 0)
+    return _walk(memoryview(graph), "Model", weights, 0)
 
 
-def _walk(message: memoryview, kind: str, weights_size: int, depth: int) -> Iterator[Place]:
+def _walk(message: memoryview, kind: str, weights: Mapping[str, int], depth: int) -> Iterator[Place]:
     if depth > _MAX_DEPTH:
         raise ValueError("graphs are nested too deeply")
     if kind == "Tensor":
-        yield from _place(message, weights_size)
+        yield from _place(message, weights)
         return
     children = _CHILDREN[kind]
     for number, value in _fields(message):
         if number in children and isinstance(value, memoryview):
-            yield from _walk(value, children[number], weights_size, depth + 1)
+            yield from _walk(value, children[number], weights, depth + 1)
 
 
-def _place(tensor: memoryview, weights_size: int) -> Iterator[Place]:
+def _place(tensor: memoryview, weights: Mapping[str, int]) -> Iterator[Place]:
     entries: list[tuple[str, str]] = []
     external, name = False, ""
     for number, value in _fields(tensor):
@@ -84,16 +83,17 @@ def _place(tensor: memoryview, weights_size: int) -> Iterator[Place]:
     place = dict(entries)
     if len(entries) != 3 or place.keys() != {"location", "offset", "length"}:
         raise ValueError("a tensor outside the graph must have a location, an offset and a length, and has not")
-    if place["location"] != WEIGHTS_NAME:
-        raise ValueError(f"it takes weights from {place['location']!r}, and only {WEIGHTS_NAME} is allowed")
+    file = place["location"]
+    if file not in weights:
+        raise ValueError(f"it takes weights from {file!r}, and only {', '.join(weights)} is allowed")
     if not all(
         place[key].isdecimal() and place[key].isascii() and len(place[key]) < 20 for key in ("offset", "length")
     ):
         raise ValueError("a tensor's place in the weights is no number")
     end = int(place["offset"]) + int(place["length"])
-    if end > weights_size:
-        raise ValueError(f"a tensor ends at byte {end} of {WEIGHTS_NAME}, which has {weights_size}")
-    yield Place(name, int(place["offset"]), int(place["length"]))
+    if end > weights[file]:
+        raise ValueError(f"a tensor ends at byte {end} of {file}, which has {weights[file]}")
+    yield Place(name, file, int(place["offset"]), int(place["length"]))
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:

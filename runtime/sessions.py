@@ -22,11 +22,12 @@ from ..models.interface import (
     logits_name,
     selected_name,
 )
-from ..models.manifest import WEIGHTS_NAME, Manifest
+from ..models.manifest import Manifest
 from .artifact import Artifact
 from .external_data import check_external_data
 from .kernels import kernel_library
 from .lifetime import go_on
+from .route import usual_units
 from .threads import use_threads
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -40,7 +41,7 @@ _OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "C
 
 def expected_interfaces(manifest: Manifest) -> dict[str, tuple[Shapes, Shapes]]:
     """graph → (inputs, outputs) with their shapes, None for what varies, as the manifest implies them."""
-    config, head = manifest.model, manifest.head
+    config = manifest.model
     hidden = (1, None, config.hidden_size)
     interfaces: dict[str, tuple[Shapes, Shapes]] = {
         manifest.embed_graph: ({INPUT_IDS: (1, None)}, {HIDDEN_OUT: hidden})
@@ -57,10 +58,10 @@ def expected_interfaces(manifest: Manifest) -> dict[str, tuple[Shapes, Shapes]]:
             outputs |= {selected_name(layer): (1, None, config.moe.experts_per_token) for layer in sparse}
             inputs |= {EXPERTS_INPUT: (1,)} if sparse else {}
         interfaces[unit.graph] = (inputs, outputs)
-    for graph, ranges in ((head.hot_graph, head.hot_ranges), (head.rest_graph, head.rest_ranges)):
-        if graph is not None:
-            logits: Shapes = {logits_name(i): (1, None, b - a) for i, (a, b) in enumerate(ranges)}
-            interfaces[graph] = ({HIDDEN: hidden}, logits)
+    heads = [*manifest.whole_head, *((head.graph, head.ranges) for head in manifest.draft_heads)]
+    for graph, ranges in heads:
+        logits: Shapes = {logits_name(i): (1, None, b - a) for i, (a, b) in enumerate(ranges)}
+        interfaces[graph] = ({HIDDEN: hidden}, logits)
     return interfaces
 
 
@@ -82,29 +83,28 @@ class Sessions:
         self.kernels = None if facts is None else kernel_library(facts)
         """The library beside ONNX Runtime's own kernels, where the artifact needs one."""
         self.threads = use_threads(threads)
+        self._interfaces = expected_interfaces(artifact.manifest)
         self._sessions: dict[str, ort.InferenceSession] = {}
         self._lock = threading.Lock()
 
     def load_all(self) -> None:
-        """Make every session now, so that no generation pays for it, and hold each against the manifest.
+        """Make the sessions of the usual passes now, so that no generation pays for them. Those of units beside them,
+        and of draft heads, are made when they are first asked for.
 
         Raises:
-            ArtifactError: a graph does not load, or has other inputs and outputs than the manifest implies.
+            ArtifactError: as :meth:`get`.
         """
-        for graph, (inputs, outputs) in expected_interfaces(self.artifact.manifest).items():
-            session = self.get(graph)
-            for found, expected in ((session.get_inputs(), inputs), (session.get_outputs(), outputs)):
-                shapes = {node.name: tuple(d if isinstance(d, int) else None for d in node.shape) for node in found}
-                if shapes != expected:
-                    raise ArtifactError(
-                        f"{self.artifact.path / graph} is not the graph that the manifest describes; export again."
-                    )
+        manifest = self.artifact.manifest
+        usual = [unit.graph for unit in usual_units(manifest)]
+        for graph in (manifest.embed_graph, *usual, *(graph for graph, _ in manifest.whole_head)):
+            self.get(graph)
 
     def get(self, graph: str) -> ort.InferenceSession:
         """The session of a graph file.
 
         Raises:
-            ArtifactError: ONNX Runtime refuses the graph, or it takes weights from elsewhere than weights.bin.
+            ArtifactError: ONNX Runtime refuses the graph, it takes weights from a file that is not listed as such, or
+                it has other inputs and outputs than the manifest implies.
         """
         session = self._sessions.get(graph)
         if session is not None:  # without the lock, which a forked child may have inherited from another thread
@@ -135,14 +135,14 @@ class Sessions:
         go_on()
         model = self.artifact.read(graph)
         try:
-            check_external_data(model, self.artifact.manifest.files[WEIGHTS_NAME].size)
+            check_external_data(model, self.artifact.manifest.weight_sizes)
         except ValueError as error:
             raise ArtifactError(
                 f"{self.artifact.path / graph} is not loaded: {error}; export the model again."
             ) from error
         options = self.options()
         try:
-            return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's exceptions share no base class
             where = self.artifact.path / graph
             if isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY):
@@ -153,3 +153,14 @@ class Sessions:
             raise ArtifactError(
                 f"{where} cannot be loaded by ONNX Runtime ({error}); export the model again."
             ) from error
+        self._compare(graph, session)
+        return session
+
+    def _compare(self, graph: str, session: ort.InferenceSession) -> None:
+        inputs, outputs = self._interfaces[graph]
+        for found, expected in ((session.get_inputs(), inputs), (session.get_outputs(), outputs)):
+            shapes = {node.name: tuple(d if isinstance(d, int) else None for d in node.shape) for node in found}
+            if shapes != expected:
+                raise ArtifactError(
+                    f"{self.artifact.path / graph} is not the graph that the manifest describes; export again."
+                )

@@ -31,6 +31,7 @@ from .arrays import Ids as Ids
 from .kvcache import KVCache
 from .lifetime import go_on
 from .logits import HeadOutput
+from .route import NoRouteError, fewest_units
 from .sessions import Sessions
 
 MOST_ROWS = 16
@@ -170,8 +171,6 @@ class Stack:
         self._units = {unit.graph: unit for unit in self._manifest.units}
         self._routes: dict[Plan, tuple[Unit, ...]] = {}
         self._heads: dict[str, _DraftHead] = {}
-        self.hot_ids = self.draft_ids("hot")
-        """Column of ``hot_logits`` → token id."""
 
     def embed(self, ids: Ids) -> Floats:
         """[n] token ids → [n, d]."""
@@ -228,10 +227,6 @@ class Stack:
             hidden = bound.arrays[HIDDEN_OUT][0, :n]  # type: ignore[assignment]
         return hidden.copy()
 
-    def hot_logits(self, hidden: Floats) -> Floats:
-        """[n, d] → [n, hot vocabulary size]; ``hot_ids`` maps columns to token ids."""
-        return self.draft_logits("hot", hidden)
-
     def logits(self, hidden: Floats) -> Floats:
         """[n, d] → [n, vocabulary size]."""
         return self.logit_rows(hidden).whole()
@@ -265,14 +260,15 @@ class Stack:
         return self._heads[name]
 
     def _described(self, name: str) -> _DraftHead:
-        head = self._manifest.head
+        head, listed = self._manifest.head, {head.name: head for head in self._manifest.draft_heads}
         if name == "hot":
             return _DraftHead.over(head.hot_graph, head.hot_ranges)
         if name == "full":
-            parts = [(head.hot_graph, head.hot_ranges)]
-            parts += [] if head.rest_graph is None else [(head.rest_graph, head.rest_ranges)]
-            return _DraftHead(parts, np.arange(self._manifest.model.vocab_size))
-        raise UsageError(f"there is no head {name!r} in this artifact; it has hot and full.", "head")
+            return _DraftHead(list(self._manifest.whole_head), np.arange(self._manifest.model.vocab_size))
+        if name in listed:
+            return _DraftHead.over(listed[name].graph, listed[name].ranges)
+        known = ", ".join(["full", "hot", *listed])
+        raise UsageError(f"there is no head {name!r} in this artifact; it has {known}.", "head")
 
     def _head(self, hidden: Floats, parts: HeadParts, width: int) -> HeadOutput:
         n, found = len(hidden), list[tuple[slice, Floats]]()
@@ -290,16 +286,15 @@ class Stack:
         if plan not in self._routes:
             if plan.experts is not None and not 1 <= plan.experts <= self._most_experts:
                 raise UsageError(f"a pass with {plan.experts} experts a token: this model has {self._most_experts}.")
-            wanted = set(plan.sublayers)
-            route = tuple(u for u in self._manifest.units if wanted.issuperset(u.sublayers))
-            covered = {i for u in route for i in u.sublayers}
-            if covered != wanted:
-                cuts = ", ".join(str(split_sublayer(u.stop)[0]) for u in self._manifest.units[:-1])
+            try:
+                self._routes[plan] = fewest_units(self._manifest.units, plan.sublayers)
+            except NoRouteError as error:
+                end = layer_sublayers(0, self._manifest.model.num_layers).stop
+                cuts = sorted({split_sublayer(u.stop)[0] for u in self._manifest.units if u.stop != end})
                 raise UsageError(
-                    f"sublayer {min(wanted - covered)} cannot run alone: this artifact is cut after layers {cuts}. "
-                    "Export with other exit layers, or with selfspec-export --blocks sublayer."
-                )
-            self._routes[plan] = route
+                    f"{error}: this artifact is cut after layers {', '.join(map(str, cuts))}. "
+                    "Export with other exit layers, or with selfspec-export --blocks sublayer or both."
+                ) from error
         return self._routes[plan]
 
     def _pass(self, graph: str, rows: int) -> _Pass:

@@ -22,8 +22,10 @@ from selfspec.models.interface import (
     kv_names,
 )
 from selfspec.models.manifest import PAD_ROWS
+from selfspec.models.sublayers import layer_sublayers
 from selfspec.runtime.conversation import Conversation
 from selfspec.runtime.model import Model, load
+from selfspec.runtime.route import fewest_units
 
 from ..timing import alternate, median_ms
 
@@ -33,8 +35,9 @@ CONTEXT = 64
 def fused_model(model: Model) -> onnx.ModelProto:
     """Embed, every block and both head graphs chained into one; weights stay references into weights.bin."""
     manifest, folder = model.artifact.manifest, model.artifact.path
-    chain = [manifest.embed_graph, *(u.graph for u in manifest.units)]
-    heads = [manifest.head.hot_graph] + ([manifest.head.rest_graph] if manifest.head.rest_graph else [])
+    units = fewest_units(manifest.units, layer_sublayers(0, manifest.model.num_layers))
+    chain = [manifest.embed_graph, *(unit.graph for unit in units)]
+    heads = [graph for graph, _ in manifest.whole_head]
     graphs = [onnx.load(folder / name, load_external_data=False) for name in [*chain, *heads]]
     fused = onnx.ModelProto()
     fused.CopyFrom(graphs[0])

@@ -17,8 +17,9 @@ def _step_bytes(toy: Any) -> int:
 
 
 def test_what_several_graphs_share_counts_once() -> None:
-    places = [Place("a", 0, 10), Place("b", 20, 5), Place("a", 0, 10), Place("c", 8, 4), Place("d", 21, 2)]
+    places = [Place("x", "w.bin", start, size) for start, size in ((0, 10), (20, 5), (0, 10), (8, 4), (21, 2))]
     assert covered_bytes(places) == 12 + 5
+    assert covered_bytes([*places, Place("x", "head.bin", 0, 10), Place("y", "head.bin", 5, 6)]) == 12 + 5 + 11
     assert covered_bytes([]) == 0
 
 

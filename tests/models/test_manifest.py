@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from selfspec.errors import ArtifactError
 from selfspec.models.config import ModelConfig, RopeConfig
 from selfspec.models.manifest import (
     FORMAT_VERSION,
-    MAX_REASON,
     WEIGHTS_NAME,
+    DraftHead,
     FileFacts,
     Head,
     KernelFacts,
@@ -36,8 +37,10 @@ MANIFEST = Manifest(
     embed_graph="graphs/cpu/embed.onnx",
     units=(Unit("graphs/cpu/block_000_001.onnx", 0, 2), Unit("graphs/cpu/block_001_003.onnx", 2, 6)),
     head=Head("graphs/cpu/head_hot.onnx", "graphs/cpu/head_rest.onnx", ((0, 10), (20, 24)), ((10, 20), (24, 32))),
+    draft_heads=(),
     exit_layers=(1,),
     tokenizer=TokenizerFacts((1, 2), 0, {"bos_token": "<s>"}),
+    weights=(WEIGHTS_NAME,),
     files={name: FileFacts(20_000, "0f" * 32) for name in (WEIGHTS_NAME, *(f"graphs/cpu/{g}.onnx" for g in GRAPHS))},
     producer={"selfspec": "0.1.0"},
 )  # fmt: skip
@@ -58,12 +61,6 @@ def test_native_kernels_survive_their_file() -> None:
     manifest = Manifest.from_json(with_change(kernels()))
     assert manifest.kernels == KernelFacts("selfspec-kernels", 1)
     assert Manifest.from_json(manifest.to_json()) == manifest
-
-
-def test_an_older_manifest_that_gives_no_reason_is_read() -> None:
-    """Version 3 was written without one at first; those artifacts are as good as any."""
-    assert Manifest.from_json(with_change(lambda m: m.pop("kernels_reason"))).kernels_reason is None
-    assert Manifest.from_json(with_change(field(kernels_reason="x" * MAX_REASON))).kernels_reason == "x" * MAX_REASON
 
 
 def test_a_manifest_is_text_that_people_can_read() -> None:
@@ -110,6 +107,35 @@ def special(**changes: Any) -> Callable[[dict[str, Any]], object]:
     return lambda m: m["tokenizer"].update(changes)
 
 
+def listed(m: dict[str, Any], name: str) -> dict[str, Any]:
+    m["files"][name] = {"size": 9, "sha256": "0" * 64}
+    return m
+
+
+def draft_head(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    """One more head, with weights of its own."""
+
+    def change(m: dict[str, Any]) -> None:
+        listed(m, "x")
+        listed(m, "heads/x.bin")
+        m["weights"].append("heads/x.bin")
+        m["draft_heads"].append({"name": "short", "graph": "x", "ranges": [[3, 5], [8, 32]]} | changes)
+
+    return change
+
+
+def overlapping(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    """Beside the blocks, some that overlap them: of sublayers 2 and 3, and 1 to 4."""
+
+    def change(m: dict[str, Any]) -> None:
+        for graph, start, stop in (("x", 2, 4), ("y", 1, 5)):
+            listed(m, graph)
+            m["units"].append({"graph": graph, "start": start, "stop": stop})
+        m.update(changes)
+
+    return change
+
+
 BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "target": (field(target="cuda"), "target 'cuda'"),
     "a graph that is not a file": (lambda m: m["files"].pop("graphs/cpu/head_rest.onnx"), "head_rest.onnx"),
@@ -135,13 +161,16 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "sha256 in capitals": (file("x", sha256="A" * 64), "sha256 of 'x'"),
     "sha256 with a newline": (file("x", sha256="0" * 64 + "\n"), "sha256 of 'x'"),
     "negative size": (file("x", size=-1), "damaged"),
-    "gap between blocks": (unit(1, start=3), "gaps or overlap"),
-    "overlapping blocks": (unit(1, start=1), "gaps or overlap"),
-    "blocks that start late": (unit(0, start=1), "gaps or overlap"),
+    "gap between blocks": (unit(1, start=3), "do not cover every layer"),
+    "blocks that only overlap": (unit(1, start=1), "do not cover every layer"),
+    "blocks that start late": (unit(0, start=1), "do not cover every layer"),
     "empty block": (lambda m: m["units"].insert(1, m["units"][0] | {"start": 2}), "a block graph is empty"),
     "blocks that end early": (unit(1, stop=5), "do not cover every layer"),
-    "blocks that end late": (unit(1, stop=8), "do not cover every layer"),
+    "blocks that end late": (unit(1, stop=8), "more layers than the model"),
+    "blocks twice": (
+        lambda m: (listed(m, "x"), m["units"].append(m["units"][0] | {"graph": "x"})), "of the same sublayers"),
     "no blocks": (field(units=[]), "do not cover every layer"),
+    "a way to the end that misses an exit": (overlapping(exit_layers=[2]), "exit layer is not a cut"),
     "exit that is no cut": (field(exit_layers=[2]), "exit layer is not a cut"),
     "exit at the end": (field(exit_layers=[3]), "exit layer is not a cut"),
     "exit at the start": (field(exit_layers=[0]), "exit layer is not a cut"),
@@ -154,6 +183,19 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "nothing hot": (head(hot_ranges=[], rest_ranges=[[0, 32]]), "no hot range"),
     "rest without ranges": (head(hot_ranges=[[0, 32]], rest_ranges=[]), "head_rest and its ranges disagree"),
     "ranges without rest": (head(rest_graph=None), "head_rest and its ranges disagree"),
+    "a draft head that is called hot": (draft_head(name="hot"), "of one name"),
+    "a draft head that a terminal obeys": (draft_head(name="a\x1b[2J"), "no name of a head"),
+    "a draft head of no ids": (draft_head(ranges=[]), "are empty"),
+    "a draft head that scores an id twice": (draft_head(ranges=[[0, 8], [7, 9]]), "overlap"),
+    "a draft head beyond the vocabulary": (draft_head(ranges=[[8, 33]]), "beyond the vocabulary"),
+    "a draft head without a graph": (draft_head(graph="y"), "'y' is not among"),
+    "weights that are not listed": (field(weights=["x.bin"]), "'x.bin' is not among"),
+    "weights without weights.bin": (field(weights=[]), "not among its weights"),
+    "weights that are a text": (
+        lambda m: (listed(m, "tokenizer.json"), m["weights"].append("tokenizer.json")), "does not end in .bin"),
+    "weights listed twice": (field(weights=[WEIGHTS_NAME, WEIGHTS_NAME]), "named twice"),
+    "no list of weights": (lambda m: m.pop("weights"), "damaged"),
+    "a reason that is left out": (lambda m: m.pop("kernels_reason"), "damaged"),
     "eos beyond the vocabulary": (special(eos_token_ids=[32]), "special token id"),
     "bos beyond the vocabulary": (special(bos_token_id=32), "special token id"),
     "a special token of another name": (special(special_tokens={"messages": "x"}), "messages"),
@@ -190,14 +232,14 @@ def test_what_does_not_hold_together_is_refused(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, None, "1", 1.5, True, [1]])
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 2, 0, None, "1", 1.5, 3.0, True, [1]])
 def test_another_format_version_is_refused_with_both_versions(version: Any) -> None:
     """Read as if it were ours. It comes before every other check: a newer format may look damaged to this version."""
     for change in (field(format_version=version), lambda m: (m.clear(), m.update(format_version=version))):
         with pytest.raises(ArtifactError, match=r"format version") as caught:
             Manifest.from_json(with_change(change))
         assert repr(version) in str(caught.value)
-        assert f"reads version {FORMAT_VERSION}" in str(caught.value)
+        assert f"reads versions 3 and {FORMAT_VERSION}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -304,3 +346,30 @@ def test_no_flipped_bytes_raise_anything_but_an_artifact_error(position: int, ju
     text = MANIFEST.to_json()
     at = position % len(text)
     accepted_or_refused(text[:at] + junk.decode("latin-1") + text[at + len(junk) :])
+
+
+def test_blocks_may_overlap_and_heads_have_files_of_their_own() -> None:
+    manifest = Manifest.from_json(with_change(overlapping()))
+    assert [(u.start, u.stop) for u in manifest.units] == [(0, 2), (2, 6), (2, 4), (1, 5)]
+    manifest = Manifest.from_json(with_change(draft_head()))
+    assert manifest.draft_heads == (DraftHead("short", "x", ((3, 5), (8, 32))),)
+    assert manifest.weight_sizes == {WEIGHTS_NAME: 20_000, "heads/x.bin": 9}
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def version_3(**changes: Any) -> str:
+    """As exporters wrote it before units could overlap and heads could have files."""
+    data = good() | {"format_version": 3}
+    for later in ("draft_heads", "weights"):
+        del data[later]
+    return json.dumps(data | changes)
+
+
+def test_a_manifest_of_version_3_means_the_same() -> None:
+    """Refused, or read with nothing that may hold weights."""
+    assert Manifest.from_json(version_3()) == MANIFEST
+    older = json.loads(version_3())
+    del older["kernels_reason"]
+    assert Manifest.from_json(json.dumps(older)) == replace(MANIFEST, kernels_reason=None)
+    with pytest.raises(ArtifactError, match="do not cover every layer"):
+        Manifest.from_json(version_3(units=[]))

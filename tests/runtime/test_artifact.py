@@ -82,7 +82,7 @@ def test_a_manifest_that_is_not_text_is_refused(folder: Path) -> None:
 def test_a_newer_format_is_refused_with_both_versions(folder: Path) -> None:
     """Read as if it were this version, a newer artifact gives wrong text instead of an error."""
     edit(folder, lambda m: m.update(format_version=FORMAT_VERSION + 1))
-    refused(folder, f"version {FORMAT_VERSION + 1}", f"version {FORMAT_VERSION}")
+    refused(folder, f"version {FORMAT_VERSION + 1}", f"versions 3 and {FORMAT_VERSION}")
 
 
 @pytest.mark.parametrize(

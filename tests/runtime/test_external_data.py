@@ -67,10 +67,10 @@ def model(way: tuple[int, ...], inner: bytes) -> bytes:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_reference_is_found_wherever_it_stands(way: str) -> None:
     """One place where nobody looks is enough."""
-    check_external_data(model(WAYS[way], at()), SIZE)
-    check_external_data(model(WAYS[way], tensor(external=False)), SIZE)
+    check_external_data(model(WAYS[way], at()), {"weights.bin": SIZE})
+    check_external_data(model(WAYS[way], tensor(external=False)), {"weights.bin": SIZE})
     with pytest.raises(ValueError, match=r"\.\./x"):
-        check_external_data(model(WAYS[way], at("../x")), SIZE)
+        check_external_data(model(WAYS[way], at("../x")), {"weights.bin": SIZE})
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_reference_is_found_wherever_it_stands(way: str) -> None:
 def test_only_the_one_name_is_a_place(location: str) -> None:
     """Paths that some normalisation turns into another file; ONNX Runtime takes four of these."""
     with pytest.raises(ValueError, match=r"only weights\.bin"):
-        check_external_data(model((7, 5), at(location)), SIZE)
+        check_external_data(model((7, 5), at(location)), {"weights.bin": SIZE})
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_only_the_one_name_is_a_place(location: str) -> None:
 def test_a_place_is_whole_and_lies_in_the_weights(data: bytes, named: str) -> None:
     """A range beyond the mapped file, or what is left to a default: to the end of the file."""
     with pytest.raises(ValueError, match=named):
-        check_external_data(model((7, 5), data), SIZE)
+        check_external_data(model((7, 5), data), {"weights.bin": SIZE})
 
 
 def test_the_last_byte_is_inside() -> None:
     """An off-by-one would refuse every artifact, or read one byte beyond it."""
-    check_external_data(model((7, 5), at(offset="3840")), SIZE)
+    check_external_data(model((7, 5), at(offset="3840")), {"weights.bin": SIZE})
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_the_last_byte_is_inside() -> None:
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     """IndexError, or an endless loop over a number that never ends."""
     with pytest.raises(ValueError, match=r"no ONNX graph|cut short"):
-        check_external_data(data, SIZE)
+        check_external_data(data, {"weights.bin": SIZE})
 
 
 def test_nesting_is_bounded() -> None:
     """RecursionError, which is no ValueError."""
     with pytest.raises(ValueError, match="deeply"):
-        check_external_data(model((7, *(1, 5, 6) * 300), b""), SIZE)
+        check_external_data(model((7, *(1, 5, 6) * 300), b""), {"weights.bin": SIZE})
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))
@@ -140,7 +140,7 @@ def test_no_bytes_raise_anything_else(junk: bytes, position: int) -> None:
     cut = position % len(whole)
     for data in (junk, whole[:cut] + junk, whole[:cut] + junk[:1] + whole[cut + 1 :]):
         try:
-            check_external_data(data, SIZE)
+            check_external_data(data, {"weights.bin": SIZE})
         except ValueError:
             continue
 
@@ -191,5 +191,16 @@ def moved(place: Any) -> ir.ExternalTensor:
 def test_places_are_told_with_their_names() -> None:
     """Which bytes a step reads is counted by them."""
     named = field(8, b"rotary.cos") + at(offset="64")
-    assert list(external_tensors(model((7, 5), named), SIZE)) == [Place("rotary.cos", 64, 256)]
-    assert list(external_tensors(model((7, 5), tensor(external=False)), SIZE)) == []
+    found = external_tensors(model((7, 5), named), {"weights.bin": SIZE})
+    assert list(found) == [Place("rotary.cos", "weights.bin", 64, 256)]
+    assert list(external_tensors(model((7, 5), tensor(external=False)), {"weights.bin": SIZE})) == []
+
+
+def test_every_listed_file_has_its_own_size() -> None:
+    """A place in a head's file that is held against weights.bin; a file of the folder that is not listed."""
+    weights = {"weights.bin": SIZE, "heads/x.bin": 320}
+    check_external_data(model((7, 5), at("heads/x.bin", offset="64")), weights)
+    with pytest.raises(ValueError, match=r"byte 321 of heads/x\.bin, which has 320"):
+        check_external_data(model((7, 5), at("heads/x.bin", offset="65")), weights)
+    with pytest.raises(ValueError, match=r"'x\.bin', and only weights\.bin, heads/x\.bin"):
+        check_external_data(model((7, 5), at("x.bin")), weights)

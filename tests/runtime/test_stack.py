@@ -98,8 +98,8 @@ def test_hot_logits_are_the_hot_columns_of_the_logits(toy: Toy) -> None:
     hidden = stack.run(Plan.layers(0, 6), stack.embed(IDS), 0)
     full = stack.logits(hidden).copy()
     assert full.shape == (5, 320)
-    np.testing.assert_array_equal(stack.hot_ids, np.arange(256))
-    np.testing.assert_array_equal(stack.hot_logits(hidden), full[:, stack.hot_ids])
+    np.testing.assert_array_equal(stack.draft_ids("hot"), np.arange(256))
+    np.testing.assert_array_equal(stack.draft_logits("hot", hidden), full[:, stack.draft_ids("hot")])
 
 
 def test_a_hot_vocabulary_of_everything_has_no_rest(make_toy: Callable[..., Toy], fp32: Toy) -> None:
@@ -108,7 +108,7 @@ def test_a_hot_vocabulary_of_everything_has_no_rest(make_toy: Callable[..., Toy]
     assert toy.model.artifact.manifest.head.rest_graph is None
     hidden = toy.conversation().stack.embed(IDS)
     stack = toy.conversation().stack
-    np.testing.assert_array_equal(stack.hot_logits(hidden), stack.logits(hidden))
+    np.testing.assert_array_equal(stack.draft_logits("hot", hidden), stack.logits(hidden))
     np.testing.assert_allclose(stack.logits(hidden), fp32.conversation().stack.logits(hidden), atol=1e-5)
 
 
@@ -119,9 +119,9 @@ def test_hot_ranges_may_be_several(make_toy: Callable[..., Toy]) -> None:
     assert (head.hot_ranges, head.rest_ranges) == (((0, 1), (2, 258)), ((1, 2), (258, 320)))
     stack = toy.conversation().stack
     hidden = stack.run(Plan.layers(0, 6), stack.embed(IDS), 0)
-    np.testing.assert_array_equal(stack.hot_ids, [0, *range(2, 258)])
+    np.testing.assert_array_equal(stack.draft_ids("hot"), [0, *range(2, 258)])
     full = stack.logits(hidden).copy()
-    np.testing.assert_array_equal(stack.hot_logits(hidden), full[:, stack.hot_ids])
+    np.testing.assert_array_equal(stack.draft_logits("hot", hidden), full[:, stack.draft_ids("hot")])
     plain = make_toy(precision="int4", exit_layers=(2,), hot_vocab=320)
     np.testing.assert_allclose(full, plain.conversation().stack.logits(hidden), atol=1e-5)
 
@@ -193,5 +193,5 @@ def test_a_head_drafts_over_the_ids_that_it_names(toy: Toy) -> None:
     assert np.array_equal(stack.draft_logits("full", hidden), full)
     assert np.array_equal(hot, full[:, ids])
     for ask in (lambda: stack.draft_ids("warm"), lambda: stack.draft_logits("warm", hidden)):
-        with pytest.raises(UsageError, match=r"no head 'warm' .*hot.*full"):
+        with pytest.raises(UsageError, match=r"no head 'warm' .*full, hot"):
             ask()

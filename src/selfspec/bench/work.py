@@ -12,10 +12,10 @@ from itertools import accumulate
 
 from ..errors import ArtifactError
 from ..models.config import ModelConfig
-from ..models.manifest import WEIGHTS_NAME
-from ..models.sublayers import first_sublayer
+from ..models.sublayers import layer_sublayers
 from ..runtime.artifact import Artifact
 from ..runtime.external_data import Place, external_tensors
+from ..runtime.route import fewest_units
 
 _ROTARY = "rotary."  # how the exporter's tables are called
 _EXPERTS = ".mlp.experts."  # and the matrices of all experts of a layer
@@ -59,7 +59,7 @@ def works(artifact: Artifact, experts: int | None = None) -> Works:
     head, hot_head = row * model.vocab_size, row * sum(stop - start for start, stop in manifest.head.hot_ranges)
 
     def below(exit_layer: int) -> list[str]:
-        return [unit.graph for unit in manifest.units if unit.stop <= first_sublayer(exit_layer)]
+        return [unit.graph for unit in fewest_units(manifest.units, layer_sublayers(0, exit_layer))]
 
     return Works(
         step=Work(weight_bytes(artifact, [*below(model.num_layers), *whole], share), layers[-1] + head),
@@ -89,17 +89,16 @@ def layer_operations(model: ModelConfig, layer: int, experts: int | None) -> int
 
 
 def weight_bytes(artifact: Artifact, graphs: Sequence[str], share: Fraction = _ALL) -> int:
-    """Bytes of weights.bin that ``graphs`` refer to, each once, less rotary tables, of which rows are read; of experts,
+    """Bytes of weights that ``graphs`` refer to, each once, less rotary tables, of which rows are read; of experts,
     ``share``, with what their width is padded by.
 
     Raises:
         ArtifactError: a graph is not what was exported.
     """
-    size = artifact.manifest.files[WEIGHTS_NAME].size
     places: list[Place] = []
     for graph in graphs:
         try:
-            places += external_tensors(artifact.read(graph), size)
+            places += external_tensors(artifact.read(graph), artifact.manifest.weight_sizes)
         except ValueError as error:
             raise ArtifactError(f"{artifact.path / graph}: {error}; export the model again.") from error
     read = [place for place in places if not place.name.startswith(_ROTARY)]
@@ -109,8 +108,9 @@ def weight_bytes(artifact: Artifact, graphs: Sequence[str], share: Fraction = _A
 
 def covered_bytes(places: Iterable[Place]) -> int:
     """How many bytes lie in at least one of them: a tensor of several graphs counts once."""
-    covered = end = 0
-    for start, stop in sorted((place.offset, place.offset + place.length) for place in places):
-        covered += max(0, stop - max(start, end))
-        end = max(end, stop)
+    covered, reached = 0, ("", 0)
+    for start, stop in sorted(((p.file, p.offset), (p.file, p.offset + p.length)) for p in places):
+        begin = max(start, reached) if reached[0] == start[0] else start
+        covered += max(0, stop[1] - begin[1])
+        reached = max(reached, stop)
     return covered

@@ -13,13 +13,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..models.manifest import Manifest
+from ..models.sublayers import layer_sublayers
 from ..runtime.arrays import Floats
+from ..runtime.route import fewest_units
 
 
 def dequantized_linears(folder: Path, manifest: Manifest) -> Iterator[tuple[str, Floats]]:
     """(tensor name, [out, in]) of every matrix that a graph multiplies by; a head comes in slices, name[start:stop]."""
-    heads = [manifest.head.hot_graph] + ([manifest.head.rest_graph] if manifest.head.rest_graph else [])
-    for graph in [*(unit.graph for unit in manifest.units), *heads]:
+    units = fewest_units(manifest.units, layer_sublayers(0, manifest.model.num_layers))
+    for graph in [*(unit.graph for unit in units), *(graph for graph, _ in manifest.whole_head)]:
         yield from matrices_of(folder, graph)
 
 

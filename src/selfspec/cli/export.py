@@ -55,7 +55,7 @@ def build_parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--blocks", default="exits", dest="partition", metavar="BLOCKS",
-        help="cut at the exits, or at every sublayer: exits, sublayer",
+        help="cut at the exits, at every sublayer, or both over the same weights: exits, sublayer, both",
     )  # fmt: skip
     parser.add_argument(
         "--hot-vocab", type=int, metavar="N",
