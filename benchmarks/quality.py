@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from selfspec.check.quality import compare, record
+from selfspec.check.quality import compare, forced_logits, record
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UsageError
 from selfspec.models.manifest import WEIGHTS_NAME
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     for path in args.artifacts:
         model = load(path, threads=args.threads)
         manifest = model.artifact.manifest
-        found = compare(model, reference, recordings)
+        found = compare(model, recordings, (forced_logits(reference, recording) for recording in recordings))
         rows.append(
             {"name": manifest.name, "precision": manifest.precision, "source": manifest.quantization.source}
             | {"weights_bytes": manifest.files[WEIGHTS_NAME].size, "digest": model.artifact.digest}

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from selfspec.bench.markdown import markdown_table
+from selfspec.bench.prompts import Prompt
 from selfspec.check.quality import TOKENS, Recording, record
 from selfspec.cli.command import Parser, run_command
 from selfspec.errors import UnsupportedModelError, UsageError
@@ -111,6 +112,7 @@ def carve(
     seed: int = 0,
     calibration_tokens: int = CALIBRATION_TOKENS,
     held_out_tokens: int = TOKENS,
+    held_out_prompts: Sequence[Prompt] | None = None,
 ) -> list[CarvedRow]:
     """Write a carved checkpoint into the folder ``output``, which appears whole or not at all.
 
@@ -118,6 +120,7 @@ def carve(
         parent: what ``selfspec-export`` takes: a plain Llama with a chat template.
         calibration_tokens: of conversations to cut by; the last one may go beyond it.
         held_out_tokens: of answers to compare on; 0: compare nothing.
+        held_out_prompts: what is answered; None: the built-in prompts.
 
     Returns:
         The dense model's row, then one for each number of experts kept, all of them first; none where nothing is
@@ -144,8 +147,8 @@ def carve(
         write_checkpoint(folder / "new", checkpoint, layers, shape.experts_per_token)
         rows = []
         if held_out_tokens:
-            notify_stderr(f"{name} answers the built-in prompts: {held_out_tokens} tokens at most ...")
-            rows = compare(dense, layers, shape.kept(), record(dense.model, held_out_tokens))
+            notify_stderr(f"{name} answers prompts: {held_out_tokens} tokens at most ...")
+            rows = compare(dense, layers, shape.kept(), record(dense.model, held_out_tokens, held_out_prompts))
         publish(folder, output)
     return rows
 
@@ -229,29 +232,38 @@ def cut_layers(dense: Dense, texts: Sequence[Sequence[int]], shape: Shape, seed:
 def compare(
     dense: Dense, layers: Sequence[SparseLayer], kept: Sequence[int], recordings: Sequence[Recording]
 ) -> list[CarvedRow]:
-    """The dense model on its own answers, and the carved one on the same ones with each of ``kept`` experts."""
+    """The dense model on its own answers, and the carved one on the same ones with each of ``kept`` experts. All of
+    them go through the layers together, since reading an MLP takes long."""
+    variants = [None, *kept]
+    texts = [_ids(recording) for recording in recordings]
 
-    def mlp_of(count: int | None) -> MLP:
-        def mlp(layer: int, x: Floats) -> Floats:
-            whole = read_mlp(dense.checkpoint, layer)
-            return whole.output(x) if count is None else layers[layer].output(whole, x, count)
+    def mlp(layer: int, x: Floats) -> Floats:
+        whole, sparse = read_mlp(dense.checkpoint, layer), layers[layer]
+        return np.concatenate(
+            [
+                whole.output(part) if count is None else sparse.output(whole, part, count)
+                for count, part in zip(variants, np.split(x, len(variants)), strict=True)
+            ]
+        )
 
-        return mlp
+    hidden = dense.run(texts * len(variants), mlp)
+    judged = [
+        _judge(dense.model, recordings, hidden[i * len(texts) : (i + 1) * len(texts)]) for i in range(len(variants))
+    ]
+    expected = judged[0][0]
+    return [
+        CarvedRow(count, float(np.mean(np.equal(best, expected))), loss)
+        for count, (best, loss) in zip(variants, judged, strict=True)
+    ]
 
-    expected, loss = _judge(dense, mlp_of(None), recordings)
-    rows = [CarvedRow(None, 1.0, loss)]
-    for count in kept:
-        best, loss = _judge(dense, mlp_of(count), recordings)
-        rows.append(CarvedRow(count, float(np.mean(np.equal(best, expected))), loss))
-    return rows
 
-
-def _judge(dense: Dense, mlp: MLP, recordings: Sequence[Recording]) -> tuple[list[int], float]:
-    """(best next token at every position of the answers, mean negative log-likelihood of their tokens)."""
-    stack = Conversation(dense.model.sessions).stack
+def _judge(model: Model, recordings: Sequence[Recording], hidden: Sequence[Floats]) -> tuple[list[int], float]:
+    """(best next token at every position of the answers, mean negative log-likelihood of their tokens). ``hidden``: of
+    every recording behind the last layer."""
+    stack = Conversation(model.sessions).stack
     best, losses = list[int](), list[float]()
-    for recording, hidden in zip(recordings, dense.run([_ids(r) for r in recordings], mlp), strict=True):
-        logits = stack.logits(hidden[len(recording.prompt_ids) - 1 :]).astype(np.float64)
+    for recording, rows in zip(recordings, hidden, strict=True):
+        logits = stack.logits(rows[len(recording.prompt_ids) - 1 :]).astype(np.float64)
         answers = np.take_along_axis(log_softmax(logits), np.asarray(recording.answer_ids)[:, None], axis=1)
         best += logits.argmax(axis=1).tolist()
         losses += (-answers[:, 0]).tolist()

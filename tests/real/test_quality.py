@@ -2,55 +2,99 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from selfspec import Model, load
-from selfspec.check.quality import Recording, compare, record
+from selfspec.bench.prompts import built_in_prompts, spread
+from selfspec.check.quality import Quality, Recording, compare, forced_logits, record
 from selfspec.check.stored_weights import dequantized_linears
 from selfspec.export import layouts
 from selfspec.export.artifact import ExportOptions, export_model
 from selfspec.export.blocks import Blocks, Floats, quantize
 from selfspec.export.source import open_model
 
+if TYPE_CHECKING:
+    from tests.conftest import Shared
+
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 ModelOf = Callable[..., Model]
+QualityOf = Callable[..., Quality]
 
 BOUNDS = {"int8": (0.96, 0.006), "int4": (0.77, 0.26)}
-"""precision → (least agreement, most KL divergence) over 2,000 tokens of float32's own answers."""
+"""precision → (least agreement, most KL divergence) over the tokens of float32's own answers."""
+TOKENS = 360
+
+
+@dataclass(frozen=True)
+class Float32:
+    """Its answer to a prompt of each category, and what it predicts at every token of them."""
+
+    recordings: list[Recording]
+    logits: list[Floats]
 
 
 @pytest.fixture(scope="module")
-def recordings(real_model: ModelOf) -> list[Recording]:
-    return record(real_model("fp32"))
+def float32(real_model: ModelOf, shared: Shared) -> Float32:
+    """Computed once a run."""
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        model = real_model("fp32")
+        made = record(model, TOKENS, spread(built_in_prompts(), 6))
+        (folder / "recordings.json").write_text(json.dumps([(r.prompt_ids, r.answer_ids) for r in made]))
+        for i, recording in enumerate(made):
+            np.save(folder / f"{i}.npy", forced_logits(model, recording))
+
+    folder = shared.folder("real-float32", write)
+    stored = json.loads((folder / "recordings.json").read_text())
+    recordings = [Recording(tuple(prompt), tuple(answer)) for prompt, answer in stored]
+    return Float32(recordings, [np.load(folder / f"{i}.npy") for i in range(len(recordings))])
+
+
+@pytest.fixture(scope="module")
+def quality_of(real_model: ModelOf, float32: Float32, shared: Shared) -> QualityOf:
+    """``quality_of(precision, kernels="ort")``, beside float32: compared once a run."""
+
+    def measured(precision: str, kernels: str = "ort") -> Quality:
+        def write(folder: Path) -> None:
+            folder.mkdir()
+            found = compare(real_model(precision, kernels), float32.recordings, float32.logits)
+            (folder / "quality.json").write_text(json.dumps(asdict(found)))
+
+        folder = shared.folder(f"real-quality-{precision}-{kernels}", write)
+        return Quality(**json.loads((folder / "quality.json").read_text()))
+
+    return measured
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_quantisation_keeps_to_its_bounds(precision: str, real_model: ModelOf, recordings: list[Recording]) -> None:
-    quality = compare(real_model(precision), real_model("fp32"), recordings)
+def test_quantisation_keeps_to_its_bounds(precision: str, quality_of: QualityOf) -> None:
+    quality = quality_of(precision)
     agreement, kl = BOUNDS[precision]
-    assert quality.tokens >= 2000
+    assert quality.tokens >= 0.8 * TOKENS
     assert quality.agreement >= agreement, quality
     assert quality.kl <= kl, quality
 
 
 @pytest.mark.usefixtures("native_kernels")
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_native_kernels_are_nearer_to_float32(precision: str, real_model: ModelOf, recordings: list[Recording]) -> None:
+def test_native_kernels_are_nearer_to_float32(precision: str, quality_of: QualityOf) -> None:
     """The weights are Q4_1, which come over exactly, where ONNX Runtime's layout rounds them a second time."""
-    native, ort = (
-        compare(real_model(precision, kernels), real_model("fp32"), recordings) for kernels in ("native", "ort")
-    )
+    native, ort = quality_of(precision, "native"), quality_of(precision)
     assert native.kl <= ort.kl
     assert native.agreement >= BOUNDS[precision][0]
 
 
 def test_a_zero_point_off_by_one_breaks_the_bounds(
-    real_model: ModelOf, recordings: list[Recording], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    float32: Float32, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bounds are worth nothing if they cannot be missed."""
 
@@ -62,7 +106,7 @@ def test_a_zero_point_off_by_one_breaks_the_bounds(
     monkeypatch.setattr(layouts, "quantize", off_by_one)
     checkpoint, name = open_model("smollm2-135m")
     report = export_model(checkpoint, name, tmp_path / "bad", ExportOptions(precision="int4", kernels="ort"))
-    quality = compare(load(report.output, threads=1), real_model("fp32"), recordings[:3])
+    quality = compare(load(report.output, threads=1), float32.recordings[:2], float32.logits[:2])
     assert quality.agreement < BOUNDS["int4"][0] / 2
 
 

@@ -29,7 +29,7 @@ from ..runtime.conversation import Conversation
 from ..runtime.model import Model, load
 from ..runtime.probe_texts import PROBE_TEXT
 from ..runtime.stack import Plan
-from .quality import compare, record
+from .quality import compare, forced_logits, record
 from .reference import Reference
 from .stored_weights import dequantized_linears
 
@@ -95,7 +95,8 @@ def verify_export(checkpoint: Checkpoint, output: Path) -> None:
         with tempfile.TemporaryDirectory(dir=output.parent) as folder:
             export_model(checkpoint, manifest.name, Path(folder) / "fp32", ExportOptions(precision="fp32"))
             exact = load(Path(folder) / "fp32")
-            result = compare(model, exact, record(exact))
+            recordings = record(exact)
+            result = compare(model, recordings, (forced_logits(exact, recording) for recording in recordings))
         _say(
             f"against float32, over {result.tokens} tokens of its own: agreement {result.agreement:.4f}, "
             f"KL divergence {result.kl:.4f}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bench.prompts import built_in_prompts, prompt_ids
+from ..bench.prompts import Prompt, built_in_prompts, prompt_ids
 from ..runtime.arrays import Floats
 from ..runtime.conversation import Conversation
 from ..runtime.logprobs import log_softmax
@@ -34,10 +34,11 @@ class Quality:
     kl: float
 
 
-def record(model: Model, tokens: int = TOKENS) -> list[Recording]:
-    """Answers of the float32 model to the built-in prompts, ``tokens`` answer tokens in all where they last so long."""
+def record(model: Model, tokens: int = TOKENS, prompts: Sequence[Prompt] | None = None) -> list[Recording]:
+    """Answers of the float32 model to ``prompts`` (None: the built-in ones), ``tokens`` answer tokens in all where they
+    last so long."""
     recordings: list[Recording] = []
-    prompts = built_in_prompts()
+    prompts = built_in_prompts() if prompts is None else prompts
     while tokens > 0 and len(recordings) < len(prompts):
         each = -(-tokens // (len(prompts) - len(recordings)))
         ids = prompt_ids(model.codec, prompts[len(recordings)])
@@ -47,14 +48,15 @@ def record(model: Model, tokens: int = TOKENS) -> list[Recording]:
     return recordings
 
 
-def compare(model: Model, reference: Model, recordings: Sequence[Recording]) -> Quality:
-    """Teacher-force both models over the recordings."""
+def compare(model: Model, recordings: Sequence[Recording], expected: Iterable[Floats]) -> Quality:
+    """Teacher-force ``model`` over the recordings. ``expected``: what the float32 model predicts there
+    (:func:`forced_logits`), in the same order; one that is computed as it is asked for need not be held."""
     same: list[NDArray[np.bool_]] = []
     divergence: list[Floats] = []
-    for recording in recordings:
-        expected, logits = forced_logits(reference, recording), forced_logits(model, recording)
-        same.append(logits.argmax(-1) == expected.argmax(-1))
-        divergence.append(_kl(expected, logits))
+    for recording, p_logits in zip(recordings, expected, strict=True):
+        q_logits = forced_logits(model, recording)
+        same.append(q_logits.argmax(-1) == p_logits.argmax(-1))
+        divergence.append(_kl(p_logits, q_logits))
     agreement, kl = np.concatenate(same), np.concatenate(divergence)
     return Quality(len(agreement), float(agreement.mean()), float(kl.mean()))
 

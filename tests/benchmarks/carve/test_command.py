@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from benchmarks.carve import command as carve_moe
 from benchmarks.carve.checkpoint import read_mlp, write_checkpoint
 from benchmarks.carve.command import CarvedRow, Dense, Shape, carve, cut_layers, own_conversations, table
+from selfspec.bench.prompts import built_in_prompts, spread
 from selfspec.errors import UnsupportedModelError, UsageError
 from selfspec.export.source import open_model
 from selfspec.runtime.conversation import Conversation
@@ -209,7 +210,9 @@ def _of(parent: Path) -> Any:
 @pytest.mark.slow
 def test_smollm2_is_the_dense_model_with_all_experts_and_degrades_with_fewer(tmp_path: Path) -> None:
     """Bounds below what was measured with so few tokens."""
-    rows = carve(tmp_path / "moe", calibration_tokens=300, held_out_tokens=120)
+    rows = carve(
+        tmp_path / "moe", calibration_tokens=300, held_out_tokens=120, held_out_prompts=spread(built_in_prompts(), 4)
+    )
     by_kept = {row.kept: row.agreement for row in rows}
     assert by_kept[16] >= 0.98
     assert by_kept[12] >= 0.6
