@@ -35,7 +35,8 @@ class Token:
 @dataclass(frozen=True, slots=True)
 class Generation:
     """An answer. ``finish_reason``: 'stop' (end of sequence, or ``stop_string``), 'length' (max_new_tokens), 'context'
-    (the model's context is full), or 'unfinished'. ``logprobs``: one a token, None where none were asked for."""
+    (the model's context is full), or 'unfinished'. ``logprobs``: one a token, None where none were asked for.
+    ``seed``: with it the same tokens are drawn again; None where the generation was greedy."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -43,6 +44,7 @@ class Generation:
     stats: Stats
     stop_string: str | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class TokenStream:
             ),
             stop_string=run.filter.match,
             logprobs=None if run.request.num_logprobs is None else logprobs,
+            seed=None if run.request.sampling.greedy else int(run.request.sampling.seed),
         )
 
     def _finish_reason(self) -> str:

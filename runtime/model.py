@@ -6,9 +6,10 @@ import operator
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from ..errors import RuntimeSetupError, UsageError, unknown_name
 from .artifact import Artifact, open_artifact
@@ -25,7 +26,8 @@ from .measure import measure
 from .messages import Message
 from .probe_texts import PROBE_TEXTS
 from .profile_store import load_profile, store_profile
-from .sampling import Sampling
+from .recommended import recommended
+from .sampling import Sampling, SamplingOptions
 from .sessions import Sessions
 from .stack import AS_THEY_COME, Passes
 from .stop_strings import StopStrings
@@ -43,18 +45,6 @@ def notify_stderr(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-class SamplingOptions(TypedDict, total=False):
-    """How tokens are chosen; see :class:`~selfspec.runtime.sampling.Sampling` for the defaults."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    seed: int
-
-
 class GenerationOptions(SamplingOptions, total=False):
     """What :meth:`Model.stream` and :meth:`Model.generate` can be told.
 
@@ -65,8 +55,9 @@ class GenerationOptions(SamplingOptions, total=False):
 
     ``temperature`` 0 (the default) is greedy; then only penalties have an effect. Sampling takes the ``top_k`` most
     likely tokens (0: all), of those the smallest set that reaches ``top_p`` (1: all), of those what is at least
-    ``min_p`` times as likely as the best (0: all), drawn with ``seed``. ``repetition_penalty`` (1: off) weakens every
-    token of prompt and output, ``presence_penalty`` (0: off) every token of the output.
+    ``min_p`` times as likely as the best (0: all), drawn with ``seed``: without it another one is taken each
+    time, and the result has it. ``repetition_penalty`` (1: off) weakens every token of prompt and output,
+    ``presence_penalty`` (0: off) every token of the output.
 
     ``stop``: texts that end the answer and do not show; special tokens too. ``logprobs``: tell each token's
     log-probability and those of so many of the likeliest ones (0 to 20; None: none). ``exact``: pad and cut passes so
@@ -178,6 +169,15 @@ class Model:
         request = Request(prompt, drafter, chosen, int(max_new_tokens), stop_strings, logprobs, stop_ids)
         return TokenStream(used, request, self.codec)
 
+    @cached_property
+    def recommended(self) -> SamplingOptions:
+        """How the model's makers recommend to sample, for ``generate(..., **model.recommended)``; may be empty.
+
+        Raises:
+            ArtifactError: what they recommend cannot be.
+        """
+        return recommended(self.artifact)
+
     def conversation(self, *, exact: bool = False) -> Conversation:
         """For ``stream(..., conversation=...)``: keeps what it has run, so that the next prompt, as far as it begins
         with the same tokens, need not run again. Use it for one generation at a time.
@@ -199,7 +199,7 @@ class Model:
 
     def _checked_sampling(self, options: SamplingOptions) -> Sampling:
         _refuse_unknown(options, GenerationOptions.__optional_keys__)
-        sampling = Sampling(**options)
+        sampling = Sampling.of(options)
         if sampling.without_effect and not self._warned_greedy:
             self._warned_greedy = True
             names = ", ".join(f"`{name}`" for name in sampling.without_effect)

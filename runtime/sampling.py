@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numbers
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from .arrays import Ids as Ids
 Probabilities = NDArray[np.float64]
 
 
+_SEED_BITS = 32  # of a seed that is drawn: short enough to be typed
 _GREEDY_BELOW = 1e-5  # dividing logits by less overflows, and nothing but the best token is left long before
 
 
@@ -26,6 +29,18 @@ class Stream(IntEnum):
     DRAFT = 1
     ACCEPT = 2
     RESIDUAL = 3
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are chosen, as users give it; see :class:`Sampling` for the defaults."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    seed: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,17 @@ class Sampling:
     def _demand(self, name: str, condition: bool, what: str) -> None:
         if not condition:
             raise UsageError(f"`{name}` {getattr(self, name)!r}: it must be {what}.", name)
+
+    @classmethod
+    def of(cls, options: SamplingOptions) -> Sampling:
+        """Where sampling is asked for without a seed, one is drawn: another one each time.
+
+        Raises:
+            UsageError: an option cannot be.
+        """
+        given = {name: value for name, value in options.items() if value is not None or name != "seed"}
+        found = cls(**given)  # type: ignore[arg-type]  # checked there
+        return found if found.greedy or "seed" in given else replace(found, seed=secrets.randbits(_SEED_BITS))
 
     @property
     def greedy(self) -> bool:

@@ -536,6 +536,16 @@ def native_kernels() -> None:
     pytest.importorskip("selfspec_kernels", reason="selfspec-kernels is not installed: pip install ./kernels")
 
 
+def changed_copy(folder: Path, out: Path, name: str, data: bytes) -> Path:
+    """A copy of an artifact in which a file has other bytes, and the manifest knows them: another's artifact."""
+    shutil.copytree(folder, out)
+    (out / name).write_bytes(data)
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    return out
+
+
 class Tools:
     """The helpers above, for tests that make their own checkpoints: test folders are no packages to import from."""
 
@@ -543,6 +553,7 @@ class Tools:
     weights = staticmethod(toy_weights)
     write = staticmethod(write_checkpoint)
     export = staticmethod(export_checkpoint)
+    changed_copy = staticmethod(changed_copy)
     byte_tokenizer = staticmethod(byte_tokenizer)
     stored = staticmethod(stored_tensors)
     dequantized = staticmethod(dequantized)

@@ -87,14 +87,30 @@ def test_stats_describe_the_last_answer(toy: Any) -> None:
     _, _, err = talk(toy, ["/stats", "hello", "again", "/stats"])
     assert err.splitlines()[0] == "no answer yet"
     line = err.splitlines()[-1]
-    for words in ("tok/s", "TTFT", "acceptance rate", "reused"):
+    for words in ("tok/s", "TTFT", "nothing drafted", "reused"):
         assert words in line
 
 
 def test_an_unknown_command_names_the_known_ones_and_is_no_message(toy: Any) -> None:
     _, out, err = talk(toy, ["/rest", "/exit", "never read"])
-    assert err.strip() == "unknown command '/rest': known are /exit, /reset, /stats. Did you mean '/reset'?"
+    assert "unknown command '/rest': known are /exit, /help, /reset, /stats. Did you mean '/reset'?" in err
+    assert "//" in err
     assert out == ""
+
+
+def test_help_names_every_command(toy: Any) -> None:
+    _, out, err = talk(toy, ["/help"])
+    assert out == ""
+    for words in ("/help", "/stats", "/reset", "/exit", "//", "Ctrl-C"):
+        assert words in err
+
+
+@pytest.mark.parametrize(("line", "message"), [("//etc/hosts, what is it?", "/etc/hosts, what is it?"), ("//", "/")])
+def test_a_message_may_begin_with_a_slash(toy: Any, line: str, message: str) -> None:
+    """A path, or a model's own switch such as /no_think."""
+    _, out, err = talk(toy, [line])
+    assert "unknown" not in err
+    assert out == f"{answers(toy, message)[0]}\n"
 
 
 def test_empty_lines_and_the_end_of_input(toy: Any) -> None:

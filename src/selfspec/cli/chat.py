@@ -16,7 +16,15 @@ from ..runtime.messages import Message
 from ..runtime.model import GenerationOptions, Model
 from .options import context_sentence, load_model, options_of, statistics_line, template_arguments
 
-_COMMANDS = ("/exit", "/reset", "/stats")
+_COMMANDS = {
+    "/help": "says this",
+    "/stats": "tells what the last answer cost",
+    "/reset": "forgets what was said, all but the system message",
+    "/exit": "leaves, as Ctrl-D does",
+}
+_HELP = "; ".join(f"{name} {does}" for name, does in _COMMANDS.items()) + (
+    "; a line that begins with // is a message that begins with /; Ctrl-C stops an answer"
+)
 _LEAVE = "/exit or Ctrl-D leaves"
 _BEGIN_ANEW = "/reset begins anew"
 
@@ -107,7 +115,9 @@ class Chat:
 
     def _turn(self) -> bool:
         line = self._read()
-        if line.startswith("/"):
+        if line.startswith("//"):
+            line = line[1:]
+        elif line.startswith("/"):
             return self._command(line.strip())
         if line.strip():
             self._answer(line)
@@ -116,14 +126,16 @@ class Chat:
     def _command(self, name: str) -> bool:
         if name == "/exit":
             return False
-        if name == "/reset":
+        if name == "/help":
+            self._tell(_HELP)
+        elif name == "/reset":
             self._history.reset()
             self._tell("forgotten")
         elif name == "/stats":
             last = self._last
-            self._tell("no answer yet" if last is None else statistics_line(last.stats, last.finish_reason))
+            self._tell("no answer yet" if last is None else statistics_line(last))
         else:
-            self._tell(unknown_name("command", name, _COMMANDS))
+            self._tell(f"{unknown_name('command', name, _COMMANDS)} A message that begins with / is typed with //.")
         return True
 
     def _answer(self, text: str) -> None:
@@ -198,7 +210,8 @@ def main(args: argparse.Namespace) -> None:
         with contextlib.suppress(ImportError):  # not on Windows: then without history and editing
             import readline  # noqa: F401
     history: History = PlainText() if args.raw else Dialogue(args.system, template)
-    chat = Chat(model, history, options_of(args), _read_terminal if interactive else input, sys.stdout, sys.stderr)
+    read = _read_terminal if interactive else input
+    chat = Chat(model, history, options_of(args, model), read, sys.stdout, sys.stderr)
     if interactive:
         print(f"{model.artifact.manifest.name}: {', '.join(_COMMANDS)}; Ctrl-C stops an answer.", file=sys.stderr)
     chat.run()

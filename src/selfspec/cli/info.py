@@ -9,7 +9,7 @@ import argparse
 from dataclasses import asdict, dataclass
 
 from ..bench.work import works
-from ..errors import KernelSetupError
+from ..errors import ArtifactError, KernelSetupError
 from ..models.manifest import Manifest
 from ..runtime.artifact import Artifact, open_artifact
 from ..runtime.costs import Profile
@@ -18,6 +18,7 @@ from ..runtime.drafters.registry import candidates, kinds
 from ..runtime.limits import Cpus, cpus
 from ..runtime.path_policy import best_path
 from ..runtime.profile_store import load_profile
+from ..runtime.recommended import described, recommended
 from ..runtime.sessions import Sessions
 from ..runtime.text import TextCodec
 from ..runtime.threads import use_threads
@@ -69,10 +70,27 @@ def to_dict(artifact: Artifact, here: Here) -> dict[str, object]:
         "token_bytes": token_bytes(artifact),
         "kernels_in_use": here.kernels,
         "kernels_problem": here.problem,
+        **recommendation(artifact),
         "threads": here.threads,
         "cpus": asdict(here.cpus),
         "profile": None if here.profile is None else here.profile.to_dict(),
     }
+
+
+def recommendation(artifact: Artifact) -> dict[str, object]:
+    """How the model's makers recommend to sample; or why that cannot be."""
+    try:
+        return {"recommended": recommended(artifact), "recommended_problem": None}
+    except ArtifactError as error:
+        return {"recommended": None, "recommended_problem": str(error)}
+
+
+def _recommended(artifact: Artifact) -> str:
+    try:
+        found = recommended(artifact)
+        return f"{described(found)} (--recommended; chat does so by itself)" if found else "nothing"
+    except ArtifactError as error:
+        return str(error)
 
 
 def _rows(artifact: Artifact, here: Here, chat_template: str) -> dict[str, str]:
@@ -94,6 +112,7 @@ def _rows(artifact: Artifact, here: Here, chat_template: str) -> dict[str, str]:
         "threads": f"{here.threads} ({here.cpus})",
         "graphs": f"{len(manifest.units)} blocks, for {manifest.target}",
         "chat template": chat_template,
+        "recommended": _recommended(artifact),
         "made by": ", ".join(f"{k} {v}" for k, v in manifest.producer.items()),
         "profile": _profile(here),
     }

@@ -66,7 +66,7 @@ def _add_generate(commands: Any) -> None:
     sub = commands.add_parser("generate", help=text, description=text)
     add_model(sub)
     sub.add_argument("-p", "--prompt", required=True, metavar="TEXT", help="the prompt; - reads it from stdin")
-    add_options(sub)
+    add_options(sub, recommended=False)
     sub.add_argument(
         "--logprobs", type=int, metavar="N", help="tell every token's log-probability and the N best ones'"
     )
@@ -75,10 +75,10 @@ def _add_generate(commands: Any) -> None:
 
 
 def _add_chat(commands: Any) -> None:
-    text = "Talk with a model: one line a message. /reset, /stats and /exit are commands."
+    text = "Talk with a model: one line a message. /help names the commands."
     sub = commands.add_parser("chat", help=text, description=text)
     add_model(sub)
-    add_options(sub)
+    add_options(sub, recommended=True)
     sub.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
     sub.set_defaults(command=_chat)
 
@@ -139,7 +139,7 @@ def _generate(args: argparse.Namespace) -> None:
         None if chat else prompt,
         messages=[{"role": "user", "content": prompt}] if chat else None,
         **template_arguments(args, chat),
-        **{**options_of(args), "logprobs": args.logprobs},
+        **{**options_of(args, model), "logprobs": args.logprobs},
     )
     (_print_json if args.json else _print_text)(model, stream)
 
@@ -163,7 +163,7 @@ def _print_text(model: Model, stream: TokenStream) -> None:
             print(f"{_quoted(entry['text'])} {entry['logprob']:.3f}{best and f' | {best}'}", file=sys.stderr)
         if result.finish_reason == "context":
             print(f"{context_sentence(model.artifact.manifest.model.context_length)}.", file=sys.stderr)
-        print(statistics_line(result.stats, result.finish_reason), file=sys.stderr)
+        print(statistics_line(result), file=sys.stderr)
 
 
 def _quoted(text: str) -> str:
@@ -179,6 +179,7 @@ def _print_json(model: Model, stream: TokenStream) -> None:
         "token_ids": result.token_ids,
         "finish_reason": result.finish_reason,
         "stop_string": result.stop_string,
+        "seed": result.seed,
         "stats": result.stats.to_dict() | {"peak_rss_bytes": peak_rss_bytes()},
     }
     if result.logprobs is not None:

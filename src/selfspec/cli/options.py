@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..errors import UsageError
 from ..runtime.drafters.spec import grammar
 from ..runtime.generation import Generation
 from ..runtime.model import DEFAULT_MAX_NEW_TOKENS, GenerationOptions, Model, load, notify_stderr
+from ..runtime.recommended import applied, described
+from ..runtime.sampling import Sampling, SamplingOptions
 from ..runtime.stats import Stats, peak_rss_bytes
 from ..runtime.text import TextCodec
 
@@ -28,8 +30,12 @@ def load_model(args: argparse.Namespace) -> Model:
     return load(args.artifact, threads=args.threads, notify=lambda text: notify_stderr(args.parser.spelled(text)))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Everything that :class:`GenerationOptions` has a command-line word for."""
+def add_options(parser: argparse.ArgumentParser, *, recommended: bool) -> None:
+    """Everything that :class:`GenerationOptions` has a command-line word for.
+
+    Args:
+        recommended: whether the model's makers are followed unless told otherwise.
+    """
     parser.add_argument("--raw", action="store_true", help="no chat template, even where the model has one")
     parser.add_argument(
         "--chat-template-kwargs", type=_json_object, metavar="JSON",
@@ -56,9 +62,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         ("--min-p", float, 0.0, "drop tokens less likely than this share of the best one's probability"),
         ("--repetition-penalty", float, 1.0, "weakens tokens of prompt and output; 1: off"),
         ("--presence-penalty", float, 0.0, "taken from the logits of tokens of the output; 0: off"),
-        ("--seed", int, 0, "of sampling"),
     ):
-        parser.add_argument(flag, type=kind, default=default, metavar="X", help=f"{text} (default: {default})")
+        parser.add_argument(flag, type=kind, metavar="X", help=f"{text} (default: {default})")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="draw the same tokens again (default: another each time, and printed)"
+    )
+    parser.add_argument(
+        "--recommended", action=argparse.BooleanOptionalAction, default=recommended,
+        help="sample as the model's makers recommend; flags that are given win "
+        f"(default: {'yes' if recommended else 'no'})",
+    )  # fmt: skip
     parser.add_argument(
         "--exact",
         action="store_true",
@@ -99,37 +112,58 @@ def _read_tools(path: Path | None) -> Any:
         raise UsageError(f"`tools` {path}: it is no JSON ({error}).", "tools") from error
 
 
-def options_of(args: argparse.Namespace) -> GenerationOptions:
-    """What :func:`add_options` has read."""
-    return {
+def options_of(args: argparse.Namespace, model: Model) -> GenerationOptions:
+    """What :func:`add_options` has read, with what the model's makers recommend beside it where that is wanted.
+
+    Raises:
+        UsageError: a setting cannot be.
+        ArtifactError: what is recommended cannot be.
+    """
+    names = SamplingOptions.__optional_keys__
+    given = cast(SamplingOptions, {name: value for name in names if (value := getattr(args, name)) is not None})
+    followed = SamplingOptions()
+    if args.recommended:
+        followed = applied(model.recommended, given)
+        _tell_recommended(args, model, followed)
+    others: GenerationOptions = {
         "max_new_tokens": args.max_new_tokens,
         "draft": args.draft,
         "exit_layer": args.exit_layer,
         "num_draft_tokens": args.num_draft_tokens,
         "draft_experts": args.draft_experts,
         "stop": args.stop,
-        "temperature": args.temperature,
-        "top_k": args.top_k,
-        "top_p": args.top_p,
-        "min_p": args.min_p,
-        "repetition_penalty": args.repetition_penalty,
-        "presence_penalty": args.presence_penalty,
-        "seed": args.seed,
         "exact": args.exact,
     }
+    return cast(GenerationOptions, {**others, **followed, **given})
 
 
-def statistics_line(stats: Stats, finish_reason: str) -> str:
+def _tell_recommended(args: argparse.Namespace, model: Model, followed: SamplingOptions) -> None:
+    if Sampling.of({**followed, "seed": 0}) != Sampling():
+        notify_stderr(
+            f"sampling as the model's makers recommend: {described(followed)}; --no-recommended turns that off."
+        )
+    elif not args.parser.get_default("recommended") and not model.recommended:
+        notify_stderr("the model's makers recommend nothing, so --recommended has no effect.")
+
+
+def statistics_line(result: Generation) -> str:
     """One generation in one line."""
+    stats = result.stats
     experts = f", {stats.experts_per_round:.1f} experts per round" if stats.touched_experts else ""
     reused = f" ({stats.reused_prompt_tokens} reused)" if stats.reused_prompt_tokens else ""
+    seed = "" if result.seed is None else f" | seed {result.seed}"
     return (
         f"prompt {stats.prompt_tokens} tokens{reused}, TTFT {1000 * stats.ttft_seconds:.0f} ms | "
-        f"{stats.generated_tokens} tokens ({finish_reason}), {stats.tokens_per_second:.1f} tok/s | "
-        f"{stats.rounds} rounds, acceptance rate {stats.acceptance_rate:.2f} "
-        f"({stats.accepted_tokens} of {stats.drafted_tokens}), {stats.tokens_per_round:.2f} tokens per round{experts} "
+        f"{stats.generated_tokens} tokens ({result.finish_reason}), {stats.tokens_per_second:.1f} tok/s | "
+        f"{stats.rounds} rounds, {_acceptance(stats)}, {stats.tokens_per_round:.2f} tokens per round{experts}{seed} "
         f"| peak RSS {peak_rss_bytes() / 1e6:.0f} MB"
     )
+
+
+def _acceptance(stats: Stats) -> str:
+    if not stats.drafted_tokens:
+        return "nothing drafted"
+    return f"acceptance rate {stats.acceptance_rate:.2f} ({stats.accepted_tokens} of {stats.drafted_tokens})"
 
 
 def context_sentence(context_length: int) -> str:
