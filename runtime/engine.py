@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +19,24 @@ from .stack import Plan
 from .verify import Verdict, verify_matching, verify_sampled
 
 
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """A generation under way. ``first`` is the prompt's own prediction, which no round made, with its log-probabilities
+    where they were asked for; None where there is no room for it. ``rounds`` go on behind it, each when it is asked
+    for."""
+
+    first: int | None
+    first_logprobs: TokenLogprobs | None
+    rounds: Iterator[Round]
+
+    def tokens(self) -> Iterator[int]:
+        """All of them, as they come."""
+        if self.first is not None:
+            yield self.first
+        for found in self.rounds:
+            yield from found.tokens
+
+
 def decode(
     conversation: Conversation,
     logits: Floats,
@@ -26,27 +45,38 @@ def decode(
     max_new_tokens: int,
     eos: frozenset[int],
     num_logprobs: int | None = None,
-) -> Iterator[Round]:
+) -> Decoding:
     """Generate from a prefilled conversation.
 
-    The first round is the prompt's own prediction, undrafted. Stops after an end-of-sequence token, after
-    ``max_new_tokens``, or where the context ends; tokens are committed to the conversation before they are yielded.
+    Stops after an end-of-sequence token, after ``max_new_tokens``, or where the context ends; tokens are committed to
+    the conversation before they are given out.
 
     Args:
         logits: [V], from :meth:`Conversation.prefill`.
         num_logprobs: tell each token's log-probability and those of so many of the likeliest; None tells nothing.
     """
-    room = conversation.config.context_length - len(conversation.tokens)
-    left = min(max_new_tokens, room)
+    left = min(max_new_tokens, conversation.config.context_length - len(conversation.tokens))
     if left <= 0:
-        return
+        return Decoding(None, None, iter(()))
     penalties = penalties_for(sampling, conversation.tokens)
     first = choose(penalties.apply(logits), sampling, len(conversation.tokens))
+    logprobs = None if num_logprobs is None else token_logprobs(logits, first, num_logprobs)
     conversation.tokens.append(first)
-    yield Round((first,), 0, 0, 0.0, _logprobs(logits[None], (first,), num_logprobs))
-    penalties = penalties.after((first,))
-    left -= 1
-    stopped = first in eos
+    left = 0 if first in eos else left - 1
+    rounds = _rounds(conversation, drafter, sampling, left, eos, num_logprobs, penalties.after((first,)))
+    return Decoding(first, logprobs, rounds)
+
+
+def _rounds(
+    conversation: Conversation,
+    drafter: Drafter,
+    sampling: Sampling,
+    left: int,
+    eos: frozenset[int],
+    num_logprobs: int | None,
+    penalties: Penalties,
+) -> Iterator[Round]:
+    stopped = False
     while left > 0 and not stopped:
         started = time.perf_counter()
         limit = min(left - 1, MAX_DRAFT_TOKENS)

@@ -99,7 +99,7 @@ class _Run:
         request, started = self.request, time.perf_counter()
         self.reused = self._conversation.resume(request.prompt)
         logits = self._conversation.prefill(request.prompt[self.reused :])
-        for result in decode(
+        decoding = decode(
             self._conversation,
             logits,
             request.drafter,
@@ -107,28 +107,28 @@ class _Run:
             request.max_new_tokens,
             self.eos,
             request.num_logprobs,
-        ):
-            now = time.perf_counter()
-            if not self.rounds:
-                self.ttft = now - started
+        )
+        if decoding.first is None:
+            return
+        self.ttft = time.perf_counter() - started
+        yield self._token(decoding.first, decoding.first_logprobs)
+        for result in decoding.rounds:
             self.rounds.append(result)
-            self.decode_seconds = now - started - self.ttft
-            for i in range(len(result.tokens)):
-                yield self._token(result, i)
+            self.decode_seconds = time.perf_counter() - started - self.ttft
+            for i, token_id in enumerate(result.tokens):
+                logprobs = result.logprobs[i] if result.logprobs else None
+                yield self._token(token_id, logprobs, from_draft=i < result.num_accepted)
 
-    def _token(self, result: Round, index: int) -> Token:
-        token_id = result.tokens[index]
+    def _token(self, token_id: int, logprobs: TokenLogprobs | None, *, from_draft: bool = False) -> Token:
         last = token_id in self.eos or len(self._made) + 1 == self.budget
         text = self._decoder.push(token_id) + (self._decoder.finish() if last else "")
-        token = Token(token_id, text, from_draft=index < result.num_accepted)
-        if not result.logprobs:
-            return token
-        return replace(token, logprob=result.logprobs[index].logprob, top_logprobs=result.logprobs[index].top)
+        token = Token(token_id, text, from_draft=from_draft)
+        return token if logprobs is None else replace(token, logprob=logprobs.logprob, top_logprobs=logprobs.top)
 
 
 class TokenStream:
     """Iterates over tokens as they are committed. Once exhausted, ``result`` is complete.
-    ``rounds`` are the engine's, with what was cut off behind a stop string.
+    ``rounds`` are the engine's, with what was cut off behind a stop string; the first token comes before them.
 
     Closing or dropping it early ends the generation; its conversation then holds the tokens that were given out. Where
     the process ends while a daemon thread reads it, SystemExit ends that thread before the next pass.
@@ -161,9 +161,10 @@ class TokenStream:
             finish_reason=self._finish_reason(),
             stats=Stats.of(
                 len(run.request.prompt),
+                len(tokens),
                 run.ttft,
                 run.decode_seconds,
-                _given_out(run.rounds, len(tokens)),
+                _given_out(run.rounds, max(0, len(tokens) - 1)),
                 run.reused,
             ),
             stop_string=run.filter.match,
@@ -181,7 +182,7 @@ class TokenStream:
 
 
 def _given_out(rounds: list[Round], count: int) -> Iterator[Round]:
-    """The rounds without what comes after the first ``count`` tokens: cut at a stop string, or not yet read."""
+    """The rounds without what comes after their first ``count`` tokens: cut at a stop string, or not yet read."""
     for result in rounds:
         tokens = result.tokens[:count]
         yield replace(result, tokens=tokens, num_accepted=min(result.num_accepted, len(tokens)))

@@ -50,19 +50,20 @@ class Stats:
     def of(
         cls,
         prompt_tokens: int,
+        generated_tokens: int,
         ttft_seconds: float,
         decode_seconds: float,
         rounds: Iterable[Round],
         reused_prompt_tokens: int = 0,
     ) -> Stats:
-        """Sum up the rounds; the first is the prompt's own prediction and no draft-verify round."""
+        """Sum up the rounds. ``generated_tokens`` has the first one too, which the prompt predicts without a round."""
         all_rounds = list(rounds)
         return cls(
             prompt_tokens=prompt_tokens,
-            generated_tokens=sum(len(r.tokens) for r in all_rounds),
+            generated_tokens=generated_tokens,
             ttft_seconds=ttft_seconds,
             decode_seconds=decode_seconds,
-            rounds=max(0, len(all_rounds) - 1),
+            rounds=len(all_rounds),
             drafted_tokens=sum(r.num_drafted for r in all_rounds),
             accepted_tokens=sum(r.num_accepted for r in all_rounds),
             reused_prompt_tokens=reused_prompt_tokens,

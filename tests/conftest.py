@@ -35,6 +35,7 @@ from selfspec.runtime.drafters.base import Drafter, Round
 from selfspec.runtime.engine import decode
 from selfspec.runtime.invariance import exact_passes
 from selfspec.runtime.limits import cpus
+from selfspec.runtime.logprobs import TokenLogprobs
 from selfspec.runtime.probe_texts import PROBE_TEXT
 from selfspec.runtime.sampling import Sampling
 from selfspec.runtime.stack import AS_THEY_COME, Passes
@@ -381,6 +382,7 @@ class Run:
     tokens: tuple[int, ...]
     rounds: tuple[Round, ...]
     conversation: Conversation
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def drafted(self) -> int:
@@ -432,8 +434,12 @@ class Toy:
         """Generate with the engine itself, below all text."""
         conversation = self.conversation(exact=exact)
         logits = conversation.prefill(self.prompt if prompt is None else prompt)
-        rounds = tuple(decode(conversation, logits, drafter, sampling, count, eos, num_logprobs))
-        return Run(tuple(t for r in rounds for t in r.tokens), rounds, conversation)
+        decoding = decode(conversation, logits, drafter, sampling, count, eos, num_logprobs)
+        rounds = tuple(decoding.rounds)
+        first = () if decoding.first is None else (decoding.first,)
+        told = () if decoding.first_logprobs is None else (decoding.first_logprobs,)
+        tokens = (*first, *(t for r in rounds for t in r.tokens))
+        return Run(tokens, rounds, conversation, (*told, *(entry for r in rounds for entry in r.logprobs)))
 
 
 class Shared:

@@ -43,11 +43,11 @@ def own_text(model: Model, prompt: Sequence[int], count: int, sampling: Sampling
     """A plain answer of at most ``count`` tokens."""
     conversation = model.conversation()
     logits = conversation.prefill(prompt)
-    rounds = decode(conversation, logits, NoDrafter(), sampling, count, model.codec.eos_token_ids)
-    answer, touched = list(next(rounds).tokens), list[Touched]()
+    decoding = decode(conversation, logits, NoDrafter(), sampling, count, model.codec.eos_token_ids)
+    answer, touched = [] if decoding.first is None else [decoding.first], list[Touched]()
     while True:
         with conversation.stack.watch_experts() as ran:
-            found = next(rounds, None)
+            found = next(decoding.rounds, None)
         if found is None:
             break
         answer += found.tokens

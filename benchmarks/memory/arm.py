@@ -40,10 +40,11 @@ def generate(arm: str, artifact: str, threads: str, tokens: str, second: str | N
     model = load(artifact, threads=int(threads))
     conversation, ids = model.conversation(), prompt_ids(model.codec, built_in_prompts()[0])
     drafter = _drafter(arm, model, conversation, second)
-    rounds = list(decode(conversation, conversation.prefill(ids), drafter, Sampling(), int(tokens), frozenset()))
+    decoding = decode(conversation, conversation.prefill(ids), drafter, Sampling(), int(tokens), frozenset())
+    rounds = list(decoding.rounds)
     return {
         "prompt_tokens": len(ids),
-        "new_tokens": sum(len(found.tokens) for found in rounds),
+        "new_tokens": len(conversation.tokens) - len(ids),
         "drafted_tokens": sum(found.num_drafted for found in rounds),
         "pss_bytes": memory_bytes("Pss"),
         "rss_anon_bytes": memory_bytes("RssAnon"),

@@ -59,7 +59,7 @@ def run(artifact: str, threads: str) -> dict[str, Any]:
     ids = random_ids(model, PROMPT_TOKENS)
     prompts = [run_prefill(conversation, ids) for _ in range(1 + _REPEATS)][1:]
     conversation.truncate(0)
-    for _ in decode(conversation, conversation.prefill(ids), NoDrafter(), Sampling(), NEW_TOKENS, frozenset()):
+    for _ in decode(conversation, conversation.prefill(ids), NoDrafter(), Sampling(), NEW_TOKENS, frozenset()).rounds:
         pass
     memory = {"pss_bytes": memory_bytes("Pss"), "rss_anon_bytes": memory_bytes("RssAnon")}
     conversation.truncate(len(ids))

@@ -22,8 +22,8 @@ PROMPT = [5, 9, 7, 300, 5, 9, 7, 300, 5, 9]
 
 def text(sessions: Sessions, passes: Passes, drafter: Drafter) -> list[int]:
     conversation = Conversation(sessions, passes)
-    rounds = decode(conversation, conversation.prefill(PROMPT), drafter, Sampling(0.8, seed=2), 12, frozenset())
-    return [token for found in rounds for token in found.tokens]
+    decoding = decode(conversation, conversation.prefill(PROMPT), drafter, Sampling(0.8, seed=2), 12, frozenset())
+    return list(decoding.tokens())
 
 
 def main(folder: str) -> None:

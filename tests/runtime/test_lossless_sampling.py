@@ -81,8 +81,8 @@ def test_the_survival_function_agrees_with_printed_tables() -> None:
 
 def table_tokens(table: Table, drafter: Drafter, sampling: Sampling) -> tuple[int, ...]:
     conversation = cast(Conversation, TableConversation(table))
-    rounds = decode(conversation, table.logits[()], drafter, sampling, table.length, frozenset())
-    return tuple(t for r in rounds for t in r.tokens)
+    decoding = decode(conversation, table.logits[()], drafter, sampling, table.length, frozenset())
+    return tuple(decoding.tokens())
 
 
 def observe(table: Table, make: MakeDrafter, sampling: Sampling, draws: int = DRAWS) -> NDArray[np.int64]:

@@ -12,28 +12,28 @@ from selfspec.runtime.drafters.base import Round
 from selfspec.runtime.stats import Stats, memory_bytes, peak_rss_bytes, reset_peak_rss
 
 
-def test_rounds_are_summed_without_the_prompts_own_prediction() -> None:
+def test_rounds_are_summed_apart_from_the_first_token() -> None:
     """The first token counted as a round, or as a drafted one, would spoil every ratio."""
-    rounds = [Round((1,), 0, 0, 0.0), Round((2, 3, 4), 3, 2, 0.1), Round((5,), 3, 0, 0.1), Round((6, 7), 1, 1, 0.1)]
-    stats = Stats.of(10, 0.5, 2.0, rounds)
+    rounds = [Round((2, 3, 4), 3, 2, 0.1), Round((5,), 3, 0, 0.1), Round((6, 7), 1, 1, 0.1)]
+    stats = Stats.of(10, 7, 0.5, 2.0, rounds)
     assert stats == Stats(10, 7, 0.5, 2.0, 3, 7, 3)
     assert stats.tokens_per_second == pytest.approx(6 / 2.0)
     assert stats.acceptance_rate == pytest.approx(3 / 7)
     assert stats.tokens_per_round == pytest.approx(6 / 3)
 
 
-@pytest.mark.parametrize("rounds", [[], [Round((1,), 0, 0, 0.0)], [Round((1,), 0, 0, 0.0), Round((2,), 0, 0, 0.0)]])
-def test_nothing_generated_or_drafted_gives_zeros(rounds: list[Round]) -> None:
+@pytest.mark.parametrize(("count", "rounds"), [(0, []), (1, []), (2, [Round((2,), 0, 0, 0.0)])])
+def test_nothing_generated_or_drafted_gives_zeros(count: int, rounds: list[Round]) -> None:
     """ZeroDivisionError after the text was already printed."""
-    stats = Stats.of(4, 0.1, 0.0, rounds)
+    stats = Stats.of(4, count, 0.1, 0.0, rounds)
     assert stats.acceptance_rate == 0
     assert stats.tokens_per_second >= 0
-    assert stats.tokens_per_round == (1.0 if len(rounds) == 2 else 0.0)
+    assert stats.tokens_per_round == (1.0 if rounds else 0.0)
 
 
 def test_json_output_holds_the_ratios_too() -> None:
     """Properties are not fields: asdict alone leaves out what people want to plot."""
-    stats = Stats.of(10, 0.5, 2.0, [Round((1,), 0, 0, 0.0), Round((2, 3), 2, 1, 0.1)])
+    stats = Stats.of(10, 3, 0.5, 2.0, [Round((2, 3), 2, 1, 0.1)])
     found = json.loads(json.dumps(stats.to_dict()))
     assert found["acceptance_rate"] == 0.5
     assert found["tokens_per_round"] == 2.0

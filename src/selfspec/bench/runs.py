@@ -150,10 +150,9 @@ def run_generation(conversation: Conversation, first: int, count: int) -> Run:
     """``count`` plain steps behind a prompt of one token, whatever they say: an end of sequence does not stop them."""
     conversation.truncate(0)
     reset_peak_rss()
-    rounds = decode(conversation, conversation.prefill([first]), NoDrafter(), Sampling(), count + 1, frozenset())
-    next(rounds)  # the prompt's own token
+    decoding = decode(conversation, conversation.prefill([first]), NoDrafter(), Sampling(), count + 1, frozenset())
     started = time.perf_counter()
-    for _ in rounds:
+    for _ in decoding.rounds:
         pass
     return Run(count, time.perf_counter() - started, peak_rss_bytes(), memory_bytes("Pss"))
 
@@ -191,7 +190,7 @@ def run_prompt(
         pss=memory_bytes("Pss"),
         token_ids=token_ids,
         ttft_seconds=stats.ttft_seconds,
-        rounds=tuple(stream.rounds[1:]),
+        rounds=tuple(stream.rounds),
         proposals=tuple(drafter.proposals),
         draft_seconds=drafter.seconds,
         prompt_tokens=len(ids),
