@@ -22,12 +22,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from tests.fuzz import mutations
 
 from selfspec import load
 from selfspec.errors import SelfSpecError
 from selfspec.export.artifact import ExportOptions, export_model
 from selfspec.export.source import open_model
+from selfspec.runtime.stack import Plan
 
 ROOM = 200 * 2**20
 HANGS_AFTER = 20  # seconds: a slow machine is not a hang
@@ -42,7 +44,14 @@ def export(path: Path, scratch: Path) -> None:
 
 
 def generate(path: Path, scratch: Path) -> None:
-    load(path, threads=1).generate("The", max_new_tokens=1, draft="none")
+    model = load(path, threads=1)
+    model.generate("The", max_new_tokens=1, draft="none")
+    stack, manifest = model.conversation().stack, model.artifact.manifest
+    hidden = stack.embed(np.asarray([3]))
+    for head in manifest.draft_heads:
+        stack.draft_logits(head.name, hidden)
+    for unit in manifest.units[-2:]:  # of the finest cut, which nothing has run yet
+        stack.run(Plan(tuple(unit.sublayers)), hidden, 0)
 
 
 def generate_sealed(path: Path, scratch: Path) -> None:

@@ -5,6 +5,7 @@ SELFSPEC_FUZZ=N takes N times as many cases; a failure prints its seed, and SELF
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -50,7 +51,25 @@ def undamaged(kind: str, family: str, root: Path, tools: Tools) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|eos|>"}, "bos_token": "x"}))
     if not kind.endswith(("manifest", "weights")):
         return folder
-    return tools.export(folder, root / "artifact", kernels="native" if kind.startswith("native") else "ort")
+    if kind != "native manifest":
+        return tools.export(folder, root / "artifact", kernels="native" if kind.startswith("native") else "ort")
+    return with_head(tools.export(folder, root / "artifact", kernels="native", partition="both"))
+
+
+def with_head(artifact: Path) -> Path:
+    """List one more head, the hot one again, and a file of weights beside weights.bin; units overlap already."""
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    graph, weights = "graphs/cpu/short.onnx", "heads/short.bin"
+    (artifact / "heads").mkdir()
+    (artifact / weights).write_bytes(bytes(64))
+    (artifact / graph).write_bytes((artifact / manifest["head"]["hot_graph"]).read_bytes())
+    manifest["draft_heads"] = [{"name": "short", "graph": graph, "ranges": manifest["head"]["hot_ranges"]}]
+    manifest["weights"].append(weights)
+    for name in (graph, weights):
+        data = (artifact / name).read_bytes()
+        manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (artifact / "manifest.json").write_text(json.dumps(manifest))
+    return artifact
 
 
 def write_gguf(path: Path, spec: ToySpec, tools: Tools) -> Path:
