@@ -16,6 +16,7 @@ from selfspec.export.source import open_model
 
 pytestmark = [pytest.mark.real, pytest.mark.reference, pytest.mark.slow]
 
+ANSWER = 80  # tokens
 ModelOf = Callable[..., Model]
 
 # Digits, code, emoji and Cyrillic; and no digit behind two blanks, where transformers' GGUF reader leaves the digit
@@ -32,17 +33,17 @@ def reference() -> Reference:
     return Reference(checkpoint.path, checkpoint.config)
 
 
-def test_float32_answers_with_the_200_tokens_of_hugging_face(real_model: ModelOf, reference: Reference) -> None:
+def test_float32_answers_with_the_tokens_of_hugging_face(real_model: ModelOf, reference: Reference) -> None:
     """Would catch a wrong rotary base, row order, norm or head: anything that moves an argmax. Hugging Face reads our
     text; a token may be behind its best one by what the tolerance of two logits explains, a near tie."""
     model = real_model("fp32")
     message = {"role": "user", "content": "Tell me about the history of lighthouses."}
     ids = model.codec.encode_chat([message])
-    ours = [token.id for token in model.stream_ids(ids, max_new_tokens=200, draft="none")]
-    assert len(ours) == 200
+    ours = [token.id for token in model.stream_ids(ids, max_new_tokens=ANSWER, draft="none")]
+    assert len(ours) == ANSWER
     _, logits = reference.hidden_states(np.asarray([*ids, *ours[:-1]]))
     logits = logits[len(ids) - 1 :]
-    behind = logits.max(-1) - logits[np.arange(200), ours]
+    behind = logits.max(-1) - logits[np.arange(ANSWER), ours]
     assert behind.max() <= 2 * LOGIT_TOLERANCE, f"token {behind.argmax()} is behind by {behind.max():.3g}"
 
 
