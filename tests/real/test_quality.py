@@ -1,4 +1,4 @@
-"""What quantisation may cost on SmolLM2. The bounds lie a little above what was measured (docs/log.md)."""
+"""What quantisation may cost on SmolLM2: a little more than was measured."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 ModelOf = Callable[..., Model]
 QualityOf = Callable[..., Quality]
 
-BOUNDS = {"int8": (0.96, 0.006), "int4": (0.77, 0.26)}
-"""precision → (least agreement, most KL divergence) over the tokens of float32's own answers."""
+BOUNDS = {"int8": (0.96, 0.006), "int4": (0.74, 0.29)}
+"""precision → (least agreement, most KL divergence) over the tokens of float32's own answers. Measured with ONNX
+Runtime's kernels: int8 .981 and .0035, int4 .783 and .244 (.815 and .211 over all built-in prompts, docs/log.md)."""
 TOKENS = 360
 
 
