@@ -99,7 +99,7 @@ def _costs(data: Any) -> str:
     verify, draft = (", ".join(f"{k}: {v:.2f}" for k, v in table) for table in tables)
     (prefill,) = (row for row in data["rows"] if row["test"].startswith("pp"))
     return (
-        f"- {_title(data)}: V(m) {verify}; c by exit layer {draft}; prompt of {prefill['test'][2:]} tokens at "
+        f"- {_title(data)}: V(m) {verify}; c by path {draft}; prompt of {prefill['test'][2:]} tokens at "
         f"{prefill['median']:.0f} tok/s; {_turns(data)}; {data['date'][:16]}, sha256 {data['artifact']['digest'][:12]}."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,11 +36,11 @@ class MeasuredPath:
         """Raises: KeyError, TypeError or ValueError for anything that is no measurement."""
         seconds, shared = float(data["seconds"]), float(data["shared_seconds"])
         confidences = tuple(map(float, data["confidences"]))
-        hits = tuple(bool(hit) for hit in data["hits"])
-        if len(confidences) != len(hits):
+        hits = tuple(data["hits"])
+        if len(confidences) != len(hits) or not all(isinstance(hit, bool) for hit in hits):
             raise ValueError("a path's confidences and hits do not belong together")
-        if not (0 < seconds < math.inf and 0 <= shared < math.inf):
-            raise ValueError("a path's step took no time")
+        if not 0 <= shared <= seconds < math.inf or seconds == 0:
+            raise ValueError("a path's step took no time, or less than a part of it")
         return cls(seconds, shared, confidences, hits)
 
 
@@ -65,6 +65,10 @@ class Profile:
         """c: a draft step along ``path`` in units of a one-row pass."""
         return self.paths[path].seconds / self.step_seconds[1]
 
+    def covers(self, paths: Iterable[str]) -> bool:
+        """Whether every one of ``paths`` was measured."""
+        return set(paths) <= self.paths.keys()
+
     def to_dict(self) -> dict[str, Any]:
         """What JSON can hold, for :meth:`from_dict`."""
         return asdict(self)
@@ -73,7 +77,7 @@ class Profile:
     def from_dict(cls, data: dict[str, Any]) -> Profile:
         """Raises: KeyError, TypeError, ValueError or UsageError for anything that is no profile."""
         steps = {int(k): float(v) for k, v in data["step_seconds"].items()}
-        if 1 not in steps or not all(0 < seconds < math.inf for seconds in steps.values()):
+        if 1 not in steps or min(steps) < 1 or not all(0 < seconds < math.inf for seconds in steps.values()):
             raise ValueError("no one-row pass was measured, or a pass took no time")
         paths = {str(name): MeasuredPath.from_dict(found) for name, found in data["paths"].items()}
         passes = data["exact_passes"]

@@ -160,7 +160,7 @@ def time_passes(
         if not path.shared:
             return step, 0.0
         if ("shared", path.name) in quiet:
-            return step, quiet["shared", path.name]
+            return step, min(step, quiet["shared", path.name])
         return step, max(0.0, step - quiet["head", path.head])
 
     steps = {m: quiet["step", m] for m in ROW_COUNTS if ("step", m) in quiet}
@@ -184,7 +184,7 @@ def _jobs(
         return stack.draft_logits(path.head, stack.run(path.plan, stack.embed(tokens[:1]), context))
 
     jobs: dict[tuple[str, str | int], Callable[[], object]] = {}
-    for head in sorted({path.head for path in paths}):
+    for head in sorted({path.head for path in paths if _is_exit(path)}):
         jobs["head", head] = partial(stack.draft_logits, head, hidden)
     for m in ROW_COUNTS:
         if m <= len(tokens):

@@ -225,7 +225,10 @@ class Model:
             refresh: measure even if one is stored.
         """
         with self._measuring, running:
-            found = None if refresh else self._profile or self.stored_profile()
+            known = self._profile
+            if known is not None and not known.covers(self._path_names()):  # a drafter was registered meanwhile
+                known = None
+            found = None if refresh else known or self.stored_profile()
             self._profile = found or self._measure()
             return self._profile
 
@@ -266,8 +269,10 @@ class Model:
 
     def stored_profile(self) -> Profile | None:
         """This machine's profile, if it was measured before."""
-        paths = [path.name for path in candidates(self.artifact.manifest)]
-        return load_profile(self.artifact, self.sessions.threads, paths)
+        return load_profile(self.artifact, self.sessions.threads, self._path_names())
+
+    def _path_names(self) -> list[str]:
+        return [path.name for path in candidates(self.artifact.manifest)]
 
     def exact_passes(self) -> Passes:
         """How ``exact`` puts rows into passes.

@@ -43,7 +43,8 @@ def exit_name(layer: int) -> str:
 
 def exit_path(layer: int, head: str = HOT) -> DraftPath:
     """The path through the first ``layer`` layers and ``head``."""
-    return DraftPath(exit_name(layer), Plan.layers(0, layer), head, 2 * layer)
+    name = exit_name(layer) if head == HOT else f"{exit_name(layer)} head={head}"
+    return DraftPath(name, Plan.layers(0, layer), head, 2 * layer)
 
 
 def draft_path(name: str, plan: Plan, head: str, manifest: Manifest) -> DraftPath:

@@ -17,13 +17,13 @@ PROFILE_VERSION = 7
 
 
 def load_profile(artifact: Artifact, threads: int, paths: Iterable[str]) -> Profile | None:
-    """The stored profile of this artifact on this machine, if there is one that measured exactly ``paths``."""
+    """The stored profile of this artifact on this machine, if there is one that measured all ``paths``."""
     found = _stored(artifact).get(_key(artifact, threads))
     try:
         profile = None if found is None else Profile.from_dict(found)
-    except (KeyError, TypeError, ValueError, AttributeError, UsageError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, UsageError):
         return None
-    return profile if profile is not None and set(profile.paths) == set(paths) else None
+    return profile if profile is not None and profile.covers(paths) else None
 
 
 def store_profile(artifact: Artifact, threads: int, profile: Profile) -> Path:

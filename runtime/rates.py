@@ -57,7 +57,6 @@ class CostModel:
 
     def __init__(self, profile: Profile, min_rows: int = 1) -> None:
         """``min_rows``: what every pass is padded to."""
-        self._profile = profile
         self._min_rows = min_rows
         self._seconds = dict(profile.step_seconds)
 

@@ -68,6 +68,9 @@ class Passes:
     widths: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        counts = (self.min_rows, PAD_ROWS if self.boundary is None else self.boundary, *(self.widths or ()))
+        if not all(type(count) is int and count >= 1 for count in counts):
+            raise UsageError(f"rows of passes are counted in whole numbers from 1 on, not in {counts}.")
         if not 1 <= self.min_rows <= PAD_ROWS:
             raise UsageError(f"passes can be padded to 1 to {PAD_ROWS} rows, not to {self.min_rows}.")
         if self.boundary is not None and self.boundary < PAD_ROWS:

@@ -39,6 +39,8 @@ def exits(manifest: Manifest) -> tuple[DraftPath, ...]:
 
 
 def _path(manifest: Manifest, layer: int, experts: int | None) -> DraftPath:
+    if experts is None:
+        return exit_path(layer)
     plan = Plan.layers(0, layer, experts)
     return draft_path(f"{exit_name(layer)},experts={experts}", plan, HOT, manifest)
 

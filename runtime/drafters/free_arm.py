@@ -12,7 +12,11 @@ _PRIOR = 0.3
 
 
 class FreeArm:
-    """Any drafter that only reads. Each position of its drafts has an acceptance rate of its own."""
+    """Any drafter that only reads. Each position of its drafts has an acceptance rate of its own.
+
+    The drafter proposes in every round, so that ``auto`` can weigh what it would draft, and hears of those rounds that
+    it drafted. Proposing must therefore leave nothing behind.
+    """
 
     free = True
 

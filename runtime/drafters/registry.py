@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ...errors import UsageError, unknown_name
 from ...models.manifest import Manifest
 from ..paths import DraftPath
@@ -43,13 +45,23 @@ def register(kind: DrafterKind) -> None:
     Raises:
         UsageError: there is a drafter of this name, or the name is not made of lower-case letters, digits and hyphens.
     """
-    if not kind.name or not set(kind.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-"):
-        raise UsageError(f"a drafter cannot be called {kind.name!r}; use lower-case letters, digits and hyphens.")
+    if not re.fullmatch("[a-z][a-z0-9-]*", kind.name):
+        raise UsageError(
+            f"a drafter cannot be called {kind.name!r}; use lower-case letters, digits and hyphens, a letter first."
+        )
     if kind.name in _kinds:
         raise UsageError(f"there is a drafter {kind.name} already; give yours another name.")
     _kinds[kind.name] = kind
 
 
 def candidates(manifest: Manifest) -> tuple[DraftPath, ...]:
-    """The draft paths that a profile of this model measures."""
-    return tuple(path for kind in kinds() for path in kind.candidates(manifest))
+    """The draft paths that a profile of this model measures, each once.
+
+    Raises:
+        UsageError: two different paths have one name.
+    """
+    found: dict[str, DraftPath] = {}
+    for path in (path for kind in kinds() for path in kind.candidates(manifest)):
+        if found.setdefault(path.name, path) != path:
+            raise UsageError(f"two drafters call different paths {path.name}; give one of them another name.")
+    return tuple(found.values())

@@ -6,7 +6,6 @@ Values without a key are taken in the order of the drafter's options, with colon
 
 from __future__ import annotations
 
-import math
 import re
 import types
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ FLAGS = {"exit_layer": "layer", "num_draft_tokens": "tokens", "draft_experts": "
 """Parameters of their own for some options, and the key that each of them sets."""
 
 _LONGEST = 1000  # characters
-_CONTINUES = re.compile(r"\s*([a-z_]+\s*=|[-+\d.])")  # a part of a list that belongs to the drafter before it
+_CONTINUES = re.compile(r"\s*([a-z_][a-z0-9_]*\s*=|[-+\d.])")  # a part of a list that belongs to the drafter before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +85,8 @@ def parse_list(text: str) -> tuple[DraftSpec, ...]:
 
 
 def grammar() -> str:
-    """All drafters with their options, for help texts."""
-    return ", ".join(f"{kind.name}{_keys(kind)}" for kind in kinds())
+    """All drafters with their options and what they do, for help texts."""
+    return "; ".join(f"{kind.name}{_keys(kind)} ({kind.summary})" for kind in kinds())
 
 
 def _keys(kind: DrafterKind) -> str:
@@ -156,10 +155,9 @@ def _whole(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
+    if not re.fullmatch(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]{1,2})?\s*", text, re.IGNORECASE):
         raise ValueError(text)
-    return value
+    return float(text)
 
 
 def _set_flag(values: dict[str, Any], kind: DrafterKind, flag: str, value: int) -> None:

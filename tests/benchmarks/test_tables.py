@@ -27,7 +27,7 @@ BENCH: dict[str, Any] = {
         "name": "smollm2-135m", "precision": "int4", "kernels": "ONNX Runtime's", "digest": "0123456789abcdef",
     },
     "machine": {"cpu": "Fast", "cores": 2, "threads": 2, "bandwidth": 3.2e10, "onnxruntime": "1.2", "numpy": "2.3"},
-    "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"20": 0.6}, "best_exit": None},
+    "costs": {"verify": {"1": 1.0, "2": 1.25}, "draft": {"early-exit:layer=20": 0.6}, "best_exit": None},
     "turns": {"run": 90, "used": 70, "disturbed": 3},
     "rows": [
         {"test": "pp512", "category": None, "draft": "plain", "median": 1000.4, "speed_up": None},
@@ -67,8 +67,8 @@ def test_details() -> None:
     assert "| SmolLM2-135M int4 (ort) | plain | 10.0 |  |  |  | 1.00 | 0.000 | 13 |\n" in found
     assert "| auto | 20.0 | 1.50× [1.25, 1.75] | 0.50 | 0.90 0.80 0.70 0.60 | 2.25 | 0.012 | 13 |\n" in found
     assert (
-        "V(m) 1: 1.00, 2: 1.25; c by exit layer 20: 0.60; prompt of 512 tokens at 1000 tok/s; turns: 70 used of 90 "
-        "run, 3 of the used disturbed; 2026-01-02, sha256 01234" in found
+        "V(m) 1: 1.00, 2: 1.25; c by path early-exit:layer=20: 0.60; prompt of 512 tokens at 1000 tok/s; "
+        "turns: 70 used of 90 run, 3 of the used disturbed; 2026-01-02, sha256 01234" in found
     )
 
 

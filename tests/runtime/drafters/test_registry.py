@@ -154,7 +154,7 @@ def test_a_drafters_own_paths_are_measured(fp32: Toy, monkeypatch: pytest.Monkey
     monkeypatch.setattr(registry, "_kinds", dict(registry._kinds))
     registry.register(DrafterKind("repeat", "all layers", Options, _make, candidates=whole))
     assert fp32.model.stored_profile() is None
-    found = fp32.model.profile(refresh=True).paths["whole"]
+    found = fp32.model.profile().paths["whole"]
     assert found.agreement == 1.0
 
 
@@ -163,6 +163,19 @@ def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.register(KIND)
     with pytest.raises(UsageError, match="there is a drafter repeat already"):
         registry.register(KIND)
-    for name in ("", "Repeat", "re:peat", "a=b", "a,b", "ä"):
+    for name in ("", "Repeat", "re:peat", "a=b", "a,b", "ä", "3skip", "-x"):
         with pytest.raises(UsageError, match="lower-case letters"):
             registry.register(DrafterKind(name, "", Options, _make))
+
+
+def test_two_paths_of_one_name_are_refused(fp32: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their measurements would be mixed. The same path from two drafters is measured once."""
+    manifest = fp32.model.artifact.manifest
+    before = registry.candidates(manifest)
+    monkeypatch.setattr(registry, "_kinds", dict(registry._kinds))
+    registry.register(DrafterKind("again", "", Options, _make, candidates=lambda _: before[:1]))
+    assert registry.candidates(manifest) == before
+    other = draft_path(before[0].name, Plan.layers(0, 1), FULL, manifest)
+    registry.register(DrafterKind("clash", "", Options, _make, candidates=lambda _: (other,)))
+    with pytest.raises(UsageError, match="two drafters call different paths early-exit:layer=2"):
+        registry.candidates(manifest)

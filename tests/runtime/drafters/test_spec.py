@@ -117,6 +117,8 @@ def test_options_may_be_lists_numbers_and_texts(monkeypatch: pytest.MonkeyPatch)
         ("skip:set=3,x", "whole numbers"),
         ("skip:share=half", "a number"),
         ("skip:share=nan", "a number"),
+        ("skip:share=1_0", "a number"),
+        ("skip:share=٣", "a number"),
     ):
         with pytest.raises(UsageError, match=words):
             parse(text)
