@@ -55,3 +55,9 @@ def test_without_a_route_the_sublayer_is_named(spans: list[tuple[int, int]], wan
     with pytest.raises(NoRouteError) as caught:
         fewest_units(units(*spans), wanted)
     assert caught.value.sublayer == sublayer
+
+
+def test_a_way_that_is_found_later_may_be_shorter() -> None:
+    """The first way to sublayer 5 that is met has four units, the last of them the longest."""
+    some = units((0, 1), (1, 2), (2, 3), (3, 5), (0, 4), (4, 5))
+    assert [u.graph for u in fewest_units(some, range(5))] == ["0-4", "4-5"]
