@@ -62,9 +62,9 @@ def build_parser() -> Parser:
         help="token ids that a draft's short head scores (default: a third of the vocabulary, at most 16384)",
     )  # fmt: skip
     parser.add_argument("--force", action="store_true", help="replace an artifact that is there already")
-    parser.add_argument("--revision", metavar="REV", help="of a hub id: branch, tag or commit (default: main)")
+    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit of a hub id (default: main)")
     parser.add_argument(
-        "--cache-dir", type=Path, metavar="DIR", help="of a hub id: the hub's cache (default: HF_HUB_CACHE)"
+        "--cache-dir", type=Path, metavar="DIR", help="cache folder for hub ids (default: HF_HUB_CACHE)"
     )
     parser.add_argument(
         "--verify", action="store_true", help="compare every block with PyTorch afterwards (needs selfspec[reference])"
