@@ -94,11 +94,12 @@ class ChatTemplate:
         token = secrets.token_hex(8)
         stand_ins, places = marked(messages, (f"q{token}{i}q" for i in itertools.count()))
         try:
-            probe = self._written(stand_ins, others).casefold()
+            arrived = set(re.findall(f"q{token}[0-9]+q", self._written(stand_ins, others).casefold()))
         except Exception:  # it looks into what is said, and refuses the words
-            probe = "".join(places)
+            arrived = set(places)
+        folded = written.casefold()
         for word, (message, text) in places.items():
-            if word not in probe or not _occurs(text, written):
+            if word not in arrived or not _occurs(text, folded):
                 return written, message
         return written, None
 
@@ -167,10 +168,10 @@ def _check_tools_arrive(tools: Sequence[Mapping[str, Any]], written: str) -> Non
             )
 
 
-def _occurs(text: str, written: str) -> bool:
-    """Whether some word of ``text``, or all of it as JSON has it, stands in ``written``; switches are no words."""
-    words, found = re.findall(r"(?<![/\w])\w+", text.casefold()), written.casefold()
-    return not words or any(word in found for word in words) or json.dumps(text)[1:-1] in written
+def _occurs(text: str, folded: str) -> bool:
+    """Whether some word of ``text``, or all of it as JSON has it, stands in ``folded``; switches are no words."""
+    words = [found[0] for found in re.finditer(r"(?<![/\w])\w+", text.casefold())]
+    return not words or any(word in folded for word in words) or json.dumps(text)[1:-1].casefold() in folded
 
 
 def _leaves_out(message: Message) -> str:

@@ -6,7 +6,6 @@ import operator
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Unpack
@@ -169,13 +168,10 @@ class Model:
         request = Request(prompt, drafter, chosen, int(max_new_tokens), stop_strings, logprobs, stop_ids)
         return TokenStream(used, request, self.codec)
 
-    @cached_property
+    @property
     def recommended(self) -> SamplingOptions:
-        """How the model's makers recommend to sample, for ``generate(..., **model.recommended)``; may be empty.
-
-        Raises:
-            ArtifactError: what they recommend cannot be.
-        """
+        """How the model's makers recommend to sample, for ``generate(..., **model.recommended)``; may be empty. An
+        ArtifactError where what they recommend cannot be."""
         return recommended(self.artifact)
 
     def conversation(self, *, exact: bool = False) -> Conversation:

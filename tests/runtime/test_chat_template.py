@@ -156,6 +156,16 @@ def test_what_was_said_arrives_in_the_form_that_the_template_reads(source: str, 
     assert rendered(source, [{"role": "user", "content": content}]) == expected
 
 
+@pytest.mark.parametrize("content", ["hello", text("hello")])
+def test_a_template_that_wants_parts_is_written_as_transformers_does(content: Any) -> None:
+    """'user: A:' in both cases, once: the model answered a question that it never saw."""
+    source = (
+        "{% for m in messages %}{{ m.role }}: {% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}"
+        "{% endif %}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+    )
+    assert rendered(source, [{"role": "user", "content": content}]) == "user: helloA:"
+
+
 @pytest.mark.parametrize("source", [PARTS_ONLY, BY_INDEX, TEXT_ONLY, BOTH])
 def test_a_conversation_may_mix_both_forms(source: str) -> None:
     messages = [
