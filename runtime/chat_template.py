@@ -7,7 +7,6 @@ compared with what was said.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import secrets
@@ -18,8 +17,9 @@ from typing import Any
 from jinja2.meta import TrackingCodeGenerator
 
 from ..errors import ArtifactError, UsageError, unknown_name
-from .messages import FORMS, Message, as_text, checked, marked, said
+from .messages import FORMS, Message, as_text, checked, said, with_texts
 from .sandbox import Sandbox, bounded
+from .tools import Tool, checked_tools, renamed, tool_name
 
 _MAX_WORDS = 500  # characters of an error's own words
 _MAX_QUOTED = 40  # characters of a message that are quoted
@@ -48,7 +48,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Tool] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Up to where the assistant's answer begins.
@@ -64,47 +64,47 @@ class ChatTemplate:
             UsageError: a message is none; the template refuses these messages, fails, writes without end, leaves out
                 what was said, or does not read ``tools`` or one of the ``variables``.
         """
-        given = checked(messages)
-        others = {"documents": None, **self._checked(variables), "tools": _checked_tools(tools)}
-        lost: str | None = None
+        given, functions = checked(messages), checked_tools(tools)
+        others = {"documents": None, **self._checked(variables)}
+        lost: UsageError | None = None
         refused: Exception | None = None
         for form in FORMS:
             try:
-                written, missing = self._attempt([form(message) for message in given], others)
+                written, problem = self._attempt([form(message) for message in given], functions, others)
             except Exception as error:  # it may raise anything
                 refused = error if form is as_text or refused is None else refused  # most templates read text
                 continue
-            if missing is None:
-                _check_tools_arrive(tools or (), written)
+            if problem is None:
                 return written
-            lost = lost or _leaves_out(missing)
+            if lost is None or problem.parameter == "tools":  # then all messages have arrived
+                lost = problem
         if lost is not None:
-            raise UsageError(lost, "messages")
+            raise lost
         words = "" if refused is None else _words(refused)
         raise UsageError(f"the model's chat template refuses these messages ({words}).", "messages") from refused
 
-    def _attempt(self, messages: Sequence[Message], others: Mapping[str, Any]) -> tuple[str, Message | None]:
-        """The text that comes of ``messages`` in this form, and the first message of which something is missing.
+    def _attempt(
+        self, messages: Sequence[Message], tools: Sequence[Tool], others: Mapping[str, Any]
+    ) -> tuple[str, UsageError | None]:
+        """The text that comes of ``messages`` in this form, and what to say of the first thing that is missing in it.
 
         A text arrives where a made-up word in its place can be found, and where some word of its own can. The first
         tells it from what the template says by itself. The second is not asked for more, since some templates change
         what is said: they take out switches (/no_think) and tags, trim and escape.
         """
-        written = self._written(messages, others)
-        token = secrets.token_hex(8)
-        stand_ins, places = marked(messages, (f"q{token}{i}q" for i in itertools.count()))
+        written = self._written(messages, tools, others)
+        words = _StandIns()
+        probe_messages = [with_texts(m, lambda text, m=m: words.of(text, _leaves_out(m))) for m in messages]  # type: ignore[misc]
+        probe_tools = [renamed(tool, words.of(tool_name(tool), _no_place(tool_name(tool)))) for tool in tools]
         try:
-            arrived = set(re.findall(f"q{token}[0-9]+q", self._written(stand_ins, others).casefold()))
+            probe = self._written(probe_messages, probe_tools, others)
         except Exception:  # it looks into what is said, and refuses the words
-            arrived = set(places)
-        folded = written.casefold()
-        for word, (message, text) in places.items():
-            if word not in arrived or not _occurs(text, folded):
-                return written, message
-        return written, None
+            probe = None
+        return written, words.missing(written, probe)
 
-    def _written(self, messages: Sequence[Message], others: Mapping[str, Any]) -> str:
-        variables = {**self._special_tokens, **others, "messages": messages, "add_generation_prompt": True}
+    def _written(self, messages: Sequence[Message], tools: Sequence[Tool], others: Mapping[str, Any]) -> str:
+        given = {"messages": messages, "tools": tools or None, "add_generation_prompt": True}
+        variables = {**self._special_tokens, **others, **given}
         pieces, length = [], 0
         for piece in self._template.generate(variables):
             length += bounded(len(piece) + length) - length
@@ -139,33 +139,26 @@ class ChatTemplate:
         return variables
 
 
-def _checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> Sequence[Mapping[str, Any]] | None:
-    if not isinstance(tools, list | tuple | None):
-        raise UsageError(f"`tools` is {type(tools).__name__}, where a list of JSON schemas was expected.", "tools")
-    for tool in tools or ():
-        if not isinstance(tool, Mapping) or _tool_name(tool) is None:
-            raise UsageError(
-                '`tools`: a tool is a JSON schema with a name: {"type": "function", "function": {"name": ..., ...}}.',
-                "tools",
-            )
-    return tools or None
+class _StandIns:
+    """Made-up words, each in the place of a text that must arrive."""
 
+    def __init__(self) -> None:
+        self._token = secrets.token_hex(8)
+        self._places: dict[str, tuple[str, UsageError]] = {}
 
-def _tool_name(tool: Mapping[str, Any]) -> str | None:
-    function = tool.get("function", tool)
-    name = function.get("name") if isinstance(function, Mapping) else None
-    return name if isinstance(name, str) and name else None
+    def of(self, text: str, problem: UsageError) -> str:
+        """A word to write in the place of ``text``. Args: problem: what to say where it is missing."""
+        word = f"q{self._token}{len(self._places)}q"
+        self._places[word] = text, problem
+        return word
 
-
-def _check_tools_arrive(tools: Sequence[Mapping[str, Any]], written: str) -> None:
-    for tool in tools:
-        name = _tool_name(tool)
-        if name is not None and name not in written:
-            raise UsageError(
-                f"the model's chat template has no place for `tools`: {name!r} does not arrive, so the model would not "
-                "know of it; describe it in the system message.",
-                "tools",
-            )
+    def missing(self, written: str, probe: str | None) -> UsageError | None:
+        """What to say of the first text that is missing in ``written``, or whose word is missing in ``probe``: the
+        rendering of the words, None where there is none."""
+        arrived = set(self._places if probe is None else re.findall(f"q{self._token}[0-9]+q", probe.casefold()))
+        folded = written.casefold()
+        found = self._places.items()
+        return next((error for word, (text, error) in found if word not in arrived or not _occurs(text, folded)), None)
 
 
 def _occurs(text: str, folded: str) -> bool:
@@ -174,12 +167,21 @@ def _occurs(text: str, folded: str) -> bool:
     return not words or any(word in folded for word in words) or json.dumps(text)[1:-1].casefold() in folded
 
 
-def _leaves_out(message: Message) -> str:
-    text = " ".join(" ".join(said(message)).split())
+def _leaves_out(message: Message) -> UsageError:
+    text = " ".join(" ".join(part[: 2 * _MAX_QUOTED] for part in said(message)).split())
     shown = text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "..."
-    return (
+    return UsageError(
         f"the model's chat template leaves out what the {message['role']} message says ({shown!r}), so the model would "
-        "never read it; say it in another message or use raw text."
+        "never read it; say it in another message or use raw text.",
+        "messages",
+    )
+
+
+def _no_place(name: str) -> UsageError:
+    return UsageError(
+        f"the model's chat template has no place for `tools`: {name!r} does not arrive, so the model would not know of "
+        "it; describe it in the system message.",
+        "tools",
     )
 
 

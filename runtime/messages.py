@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError
@@ -95,24 +95,12 @@ FORMS: tuple[Callable[[Message], Message], ...] = (as_given, as_text, as_parts)
 """Bring a message's content to a form that templates read."""
 
 
-def marked(messages: Sequence[Message], words: Iterator[str]) -> tuple[list[Message], dict[str, tuple[Message, str]]]:
-    """The same messages with a word in place of each text that must arrive, and what each word stands for."""
-    places: dict[str, tuple[Message, str]] = {}
-
-    def stand_in(message: Message, text: str) -> str:
-        if not text.strip():
-            return text
-        word = next(words)
-        places[word] = message, text
-        return word
-
-    def replaced(message: Message) -> Message:
-        content = message.get("content")
-        if message["role"] not in MUST_ARRIVE or content is None:
-            return message
-        if isinstance(content, str):
-            return {**message, "content": stand_in(message, content)}
-        parts = (_Part(part, text=stand_in(message, part["text"])) for part in content)
-        return {**message, "content": Parts(parts)}
-
-    return [replaced(message) for message in messages], places
+def with_texts(message: Message, change: Callable[[str], str]) -> Message:
+    """The same message with other words in the place of each text that must arrive."""
+    content = message.get("content")
+    if message["role"] not in MUST_ARRIVE or content is None:
+        return message
+    if isinstance(content, str):
+        return {**message, "content": change(content) if content.strip() else content}
+    parts = (_Part(part, text=change(part["text"])) if part["text"].strip() else part for part in content)
+    return {**message, "content": Parts(parts)}

@@ -274,6 +274,9 @@ def test_tools_are_written_as_they_are() -> None:
     [
         ("{{ messages[0].content }}", [TOOL], "no place for `tools`: 'get_weather'"),
         ("{% if tools %}I have tools. {% endif %}{{ messages[0].content }}", [TOOL], "no place for `tools`"),
+        ("{{ messages[0].content }}i", [{"name": "i"}], "no place for `tools`: 'i'"),
+        (TOOLS.replace("in tools", "in tools[:1]"), [TOOL, {"name": "weather"}], "no place for `tools`: 'weather'"),
+        (PARTS_ONLY, [TOOL], "no place for `tools`"),
         (TOOLS, TOOL, "`tools` is dict"),
         (TOOLS, ["get_weather"], "a tool is a JSON schema with a name"),
         (TOOLS, [{"type": "function"}], "a tool is a JSON schema with a name"),
