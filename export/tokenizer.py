@@ -30,11 +30,15 @@ def _read_text(path: Path) -> str:
 
 
 def _serialised(tokenizer: Tokenizer, path: Path) -> str:
-    """The library lists every id that is missing below the largest one, so one absurd id takes gigabytes."""
+    """The library lists every id that is missing below the largest one, so one absurd id takes gigabytes. Of two tokens
+    with one id it writes only one, and then cannot read what it has written."""
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest > _LARGEST_ID:
         raise CheckpointError(f"{path} has a token of id {largest}, more than any vocabulary has; download it again.")
-    return str(tokenizer.to_str())
+    text = str(tokenizer.to_str())
+    with foreign_errors(lambda words: CheckpointError(f"{path} contradicts itself ({words}); download it again.")):
+        Tokenizer.from_str(text)
+    return text
 
 
 class FolderTokenizer:

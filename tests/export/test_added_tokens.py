@@ -148,3 +148,22 @@ def test_an_absurd_id_is_one_sentence_and_not_gigabytes(tools: Tools, tmp_path: 
     (folder / "tokenizer.json").write_text(json.dumps(data))
     with pytest.raises(CheckpointError, match="a token of id 2147483647, more than any vocabulary has"):
         FolderTokenizer(folder, 320).tokenizer_json()
+
+
+def test_two_tokens_of_one_id_are_one_sentence(tools: Tools, tmp_path: Path) -> None:
+    """The library writes one of them, by chance, and cannot read the merges of the other: what is returned can be read
+    again, or it is one sentence."""
+    folder = folder_of(tools, tmp_path / "m", tokenizer_config={"pad_token": "<|pad|>"})
+    data = json.loads((folder / "tokenizer.json").read_text())
+    merge = data["model"]["merges"][0]
+    data["model"]["vocab"]["".join(merge)] = data["model"]["vocab"]["a"]
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    told: list[str] = []
+    for _ in range(10):
+        try:
+            text = FolderTokenizer(folder, 320).tokenizer_json()
+        except CheckpointError as error:
+            told.append(str(error))
+        else:
+            Tokenizer.from_str(text)
+    assert all("contradicts itself" in sentence for sentence in told)
