@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..models.manifest import Manifest
+from ..models.sublayers import first_sublayer, split_sublayer
 from .stack import Plan
 
 HOT, FULL = "hot", "full"
@@ -44,13 +45,14 @@ def exit_name(layer: int) -> str:
 def exit_path(layer: int, head: str = HOT) -> DraftPath:
     """The path through the first ``layer`` layers and ``head``."""
     name = exit_name(layer) if head == HOT else f"{exit_name(layer)} head={head}"
-    return DraftPath(name, Plan.layers(0, layer), head, 2 * layer)
+    return DraftPath(name, Plan.layers(0, layer), head, first_sublayer(layer))
 
 
 def draft_path(name: str, plan: Plan, head: str, manifest: Manifest) -> DraftPath:
     """The path through ``manifest``'s model that runs ``plan``; works out what it shares with the full model.
 
-    A number of experts that is the model's own is no other number, and is left out of the plan.
+    What is shared ends at an exit layer, so that verification runs whole blocks from there on, even where the artifact
+    is cut at every sublayer. A number of experts that is the model's own is left out of the plan.
     """
     moe = manifest.model.moe
     if moe is not None and plan.experts == moe.experts_per_token:
@@ -58,8 +60,8 @@ def draft_path(name: str, plan: Plan, head: str, manifest: Manifest) -> DraftPat
     own = first_own_sublayer(plan, () if moe is None else moe.layers)
     if own == len(plan.sublayers):
         return DraftPath(name, Plan(plan.sublayers), head, own)
-    cuts = [2 * layer for layer in (0, *manifest.exit_layers) if 2 * layer <= own]
-    return DraftPath(name, plan, head, max(cuts))
+    cuts = [first_sublayer(layer) for layer in (0, *manifest.exit_layers)]
+    return DraftPath(name, plan, head, max(cut for cut in cuts if cut <= own))
 
 
 def first_own_sublayer(plan: Plan, sparse_layers: tuple[int, ...]) -> int:
@@ -68,7 +70,7 @@ def first_own_sublayer(plan: Plan, sparse_layers: tuple[int, ...]) -> int:
     It ends where the plan skips a sublayer, and before an MLP with experts where it runs fewer of them.
     """
     for position, sublayer in enumerate(plan.sublayers):
-        layer, is_mlp = divmod(sublayer, 2)
+        layer, is_mlp = split_sublayer(sublayer)
         fewer = plan.experts is not None and is_mlp and layer in sparse_layers
         if sublayer != position or fewer:
             return position
